@@ -1,0 +1,162 @@
+"""Engine, Pair and Profile: what the rest of the house may know of an inference server.
+
+A profile holds the facts about one kind of engine. An `Engine` is one server of that kind as the operator has
+configured it, a `Pair` one image-and-artifact combination that it can run. All three are plain values: nothing
+here opens a file or a connection.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+GiB = 1024**3
+MiB = 1024**2
+
+
+class Api(enum.Enum):
+    """The wire protocol of a client path: decides error shapes, end markers and keep-alives."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    COUNT_TOKENS = "count_tokens"
+    EMBEDDINGS = "embeddings"
+    OTHER = "other"
+
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
+EMBEDDINGS = "/v1/embeddings"
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """An engine's own sign of readiness: one GET, judged by status and body.
+
+    `timeout` is in seconds and short: some engines accept connections long before they answer.
+    """
+
+    path: str
+    judge: Callable[[int, bytes], bool]
+    timeout: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A request of a few tokens that only a working engine can answer; `judge` reads status and body."""
+
+    path: str
+    body: bytes
+    judge: Callable[[int, bytes], bool]
+
+
+class Settling(enum.Enum):
+    """How one knows that an engine is free again after a client has left in the middle.
+
+    AT_ONCE: closing the connection cancels the work, or the engine can queue the next one without harm.
+    COMPLETION: the engine goes on (a prefill can't be cancelled); it is free when a tiny completion is answered.
+    """
+
+    AT_ONCE = "at once"
+    COMPLETION = "completion"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The facts about one kind of engine. Times in seconds."""
+
+    name: str
+    default_port: int
+    sign: Sign | None  # None: a completion is the only sign
+    probe: Callable[[str, int], Probe]  # (model, tokens) -> a tiny completion
+    concurrency: int  # requests that may be sent to it at once
+    settling: Settling
+    settle_limit: float  # after so long a settling place is given up as free
+    client_paths: Mapping[str, Api]  # POST paths that clients reach, and their protocol
+    stop_grace: float
+    start_deadline: float
+    artifacts: Callable[[Sequence[str], Mapping[str, str]], tuple[str, ...]]
+    """(command line, environment) -> the artifact paths in it, as the engine sees them (container paths)."""
+    stream_idle_limit: float = (
+        600.0  # silence in a stream after which the request (never the engine) is ended
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The source tree that an image is built from, and the commit that it must stay at."""
+
+    tree: Path
+    commit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What an engine runs: image + artifact, with its command line and environment.
+
+    For an engine without a container `image` is the path of the executable and `command` the exact command line.
+    `artifacts` and `config_files` are host paths. `env` and `files` go to the compose command.
+    `reads` is the artifact version that the image reads, where the operator states it.
+    """
+
+    engine: str
+    name: str
+    image: str
+    artifacts: tuple[Path, ...]
+    config_files: tuple[Path, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
+    command: tuple[str, ...] = ()
+    reads: int | None = None
+    source: Source | None = None
+
+    @property
+    def label(self) -> str:
+        """The name that operators use: `ninfer:v2`."""
+        return f"{self.engine}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeService:
+    """Where a container is declared."""
+
+    file: Path
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine as configured. Sizes in bytes, times in seconds.
+
+    Exactly one of `container` and `command` is set: an engine runs in a container or as a process group of its own.
+    """
+
+    name: str
+    profile: Profile
+    url: str  # http://127.0.0.1:8095, no trailing slash
+    vram: int
+    pairs: Mapping[str, Pair]
+    deployed: str  # the pair that `swap to-ENGINE` means
+    container: str | None = None
+    compose: ComposeService | None = None
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)  # for `command` engines: its exact environment
+    host_memory: int | None = None
+    concurrency: int = 1
+    stop_grace: float = 60.0
+    start_deadline: float = 600.0
+    api_key: str | None = None
+    passthrough: frozenset[str] = frozenset()
+    probe_model: str | None = None  # the model name a probe sends; None: the first that GET /v1/models names
+    probe_tokens: int = 4
+
+    @property
+    def deployed_pair(self) -> Pair:
+        return self.pairs[self.deployed]

@@ -1,0 +1,1 @@
+"""Who holds the card: the pure machine, its controller, and the edges it acts through."""
