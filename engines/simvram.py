@@ -71,11 +71,7 @@ def uses(folder: Path) -> list[Use]:
 def free_bytes(folder: Path) -> int:
     """Bytes that a new allocation could take."""
     total = read_number(folder / "total", DEFAULT_TOTAL)
-    taken = (
-        read_number(folder / "reserved")
-        + read_number(folder / "baseline")
-        + sum(u.bytes for u in uses(folder))
-    )
+    taken = read_number(folder / "reserved") + read_number(folder / "baseline") + sum(u.bytes for u in uses(folder))
     return max(0, total - taken)
 
 

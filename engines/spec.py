@@ -68,6 +68,27 @@ class Settling(enum.Enum):
     COMPLETION = "completion"
 
 
+class ArtifactError(Exception):
+    """An artifact file that isn't what it should be: one line that says what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactHeader:
+    """What an artifact says of itself. None of it is evidence that it runs."""
+
+    format: str  # "ninfer"
+    version: int
+    model: str
+    quantization: str
+    objects: int
+    expected_size: int  # bytes that the file must have at least; smaller: truncated
+    size: int
+
+    @property
+    def whole(self) -> bool:
+        return self.size >= self.expected_size
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The facts about one kind of engine. Times in seconds."""
@@ -84,9 +105,9 @@ class Profile:
     start_deadline: float
     artifacts: Callable[[Sequence[str], Mapping[str, str]], tuple[str, ...]]
     """(command line, environment) -> the artifact paths in it, as the engine sees them (container paths)."""
-    stream_idle_limit: float = (
-        600.0  # silence in a stream after which the request (never the engine) is ended
-    )
+    read_artifact: Callable[[Path], ArtifactHeader] | None = None  # raises ArtifactError, OSError
+    reads_label: str | None = None  # the image label that states which artifact version the image reads
+    stream_idle_limit: float = 600.0  # silence in a stream after which the request (never the engine) is ended
 
 
 @dataclass(frozen=True, slots=True)

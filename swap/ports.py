@@ -9,7 +9,7 @@
 Every method that waits has a bound of its own and raises a `Fault` when it passes. The tree of faults:
 
     Fault                    says what happened, why, and what to do
-    ├── Unreachable          Docker can't be asked (gone, too old, no permission); `passing` says whether waiting may help
+    ├── Unreachable          Docker can't be asked (gone, too old, no permission); see `passing`
     ├── Foreign              a container of our name that isn't ours; never touched
     ├── CannotStage          the container can't be made what the pair declares; the old one is still there
     ├── CannotStart          the start was answered with an error; nothing runs
