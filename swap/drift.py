@@ -1,0 +1,152 @@
+"""Declared and created side by side: the differences, worst first. Pure.
+
+A pair field decides what the engine computes with, so a change there makes another pair, which has to prove itself.
+The rest (ports, networks, healthcheck, …) can be changed without a trial. Values of variables and flags whose names
+look secret are never shown, only that they differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from swap.ports import Mount, Recipe, Sight
+
+ABSENT = "(not set)"
+HIDDEN = "(hidden)"
+HIDDEN_OTHER = "(hidden, another value)"
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+_TOKEN_COUNT = re.compile(r"TOKENS\b", re.IGNORECASE)  # --draft-tokens 3 is a number of tokens, nobody's secret
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that differs, both sides readable. `pair`: it makes another pair."""
+
+    field: str
+    declared: str
+    created: str
+    pair: bool
+
+
+def differences(declared: Recipe, created: Recipe) -> tuple[Difference, ...]:
+    """Field by field, what makes another pair first; empty when the container is the one that is declared."""
+    found = (*_pair_fields(declared, created), *_other_fields(declared, created))
+    if not found and declared.config_hash != created.config_hash:
+        return (_differ("other settings (compose hash)", declared.config_hash, created.config_hash, pair=False),)
+    return found
+
+
+def moved_tag(sight: Sight) -> Difference | None:
+    """The image name of the container means another image now (a rebuild, a pull): the container runs the old one."""
+    recipe = sight.recipe
+    if recipe is None or sight.tag_id in ("", recipe.image_id):
+        return None
+    return Difference("image tag", _image(recipe.image, sight.tag_id), _image(recipe.image, recipe.image_id), pair=True)
+
+
+def looks_secret(name: str) -> bool:
+    """True for the name of a variable or flag whose value nobody should see in a message or a file."""
+    return _SECRET.search(_TOKEN_COUNT.sub("", name)) is not None
+
+
+def _pair_fields(declared: Recipe, created: Recipe) -> Iterator[Difference]:
+    if declared.image_id != created.image_id:
+        images = _image(declared.image, declared.image_id), _image(created.image, created.image_id)
+        yield Difference("image", *images, pair=True)
+    yield from _words("entry point", declared.entrypoint, created.entrypoint)
+    yield from _words("command", declared.command, created.command)
+    yield from _environment(dict(declared.env), dict(created.env))
+    yield from _plain("working directory", declared.working_dir, created.working_dir, pair=True)
+    yield from _plain("user", declared.user, created.user, pair=True)
+    yield from _sets("mounts", _mounts(declared.mounts), _mounts(created.mounts), pair=True)
+    yield from _sets("devices", declared.devices, created.devices, pair=True)
+
+
+def _other_fields(declared: Recipe, created: Recipe) -> Iterator[Difference]:
+    yield from _sets("ports", declared.ports, created.ports, pair=False)
+    yield from _sets("networks", declared.networks, created.networks, pair=False)
+    yield from _plain("healthcheck", declared.healthcheck, created.healthcheck, pair=False)
+    yield from _plain("restart policy", declared.restart, created.restart, pair=False)
+    yield from _plain("stop grace", _seconds(declared.stop_grace), _seconds(created.stop_grace), pair=False)
+    yield from _plain("init", _yes(declared.init), _yes(created.init), pair=False)
+
+
+def _plain(field: str, declared: str, created: str, *, pair: bool) -> Iterator[Difference]:
+    if declared != created:
+        yield _differ(field, declared, created, pair=pair)
+
+
+def _differ(field: str, declared: str, created: str, *, pair: bool) -> Difference:
+    return Difference(field, declared or ABSENT, created or ABSENT, pair)
+
+
+def _sets(field: str, declared: Sequence[str], created: Sequence[str], *, pair: bool) -> Iterator[Difference]:
+    """Only the members that one side has and the other hasn't."""
+    ours = ", ".join(item for item in declared if item not in created)
+    theirs = ", ".join(item for item in created if item not in declared)
+    yield from _plain(field, ours, theirs, pair=pair)
+
+
+def _environment(declared: dict[str, str], created: dict[str, str]) -> Iterator[Difference]:
+    for name in sorted(declared.keys() | created.keys()):
+        ours, theirs = declared.get(name), created.get(name)
+        if ours != theirs:
+            yield Difference(f"environment {name}", *_shown(name, ours, theirs), pair=True)
+
+
+def _shown(name: str, ours: str | None, theirs: str | None) -> tuple[str, str]:
+    if looks_secret(name):
+        other = HIDDEN if ours is None else HIDDEN_OTHER
+        return ABSENT if ours is None else HIDDEN, ABSENT if theirs is None else other
+    return ABSENT if ours is None else repr(ours), ABSENT if theirs is None else repr(theirs)
+
+
+def _words(field: str, declared: tuple[str, ...], created: tuple[str, ...]) -> Iterator[Difference]:
+    """One difference for each run of words that differs, a flag shown with its value."""
+    for tag, a, b, c, d in SequenceMatcher(None, declared, created, autojunk=False).get_opcodes():
+        if tag != "equal":
+            back = 1 if a and c and declared[a - 1].startswith("-") and "=" not in declared[a - 1] else 0
+            ours, theirs = _run(declared, a - back, b), _run(created, c - back, d)
+            if ours == theirs:  # only a hidden value differs
+                theirs = theirs.replace(HIDDEN, HIDDEN_OTHER)
+            yield _differ(field, ours, theirs, pair=True)
+
+
+def _run(words: Sequence[str], start: int, end: int) -> str:
+    return " ".join(_word(words, position) for position in range(start, end))
+
+
+def _word(words: Sequence[str], position: int) -> str:
+    """A word of a command line as it may be shown: the value of a secret flag, given either way, is hidden."""
+    word, before = words[position], words[position - 1] if position else ""
+    name, equals, _ = word.partition("=")
+    if equals and looks_secret(name):
+        return f"{name}={HIDDEN}"
+    if before.startswith("-") and "=" not in before and looks_secret(before) and not word.startswith("-"):
+        return HIDDEN
+    return word if word and " " not in word else repr(word)
+
+
+def _image(name: str, id: str) -> str:
+    return f"{name} ({id.removeprefix('sha256:')[:12]})"
+
+
+def _mounts(mounts: Sequence[Mount]) -> list[str]:
+    return [mount_text(mount) for mount in mounts]
+
+
+def mount_text(mount: Mount) -> str:
+    """`/srv/models → /models (read-only)`; what isn't a bind mount says its kind."""
+    source = mount.source if mount.kind == "bind" else f"{mount.kind} {mount.source}".strip()
+    return f"{source} → {mount.target}{' (read-only)' if mount.read_only else ''}"
+
+
+def _seconds(grace: float | None) -> str:
+    return "" if grace is None else f"{grace:g} s"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
