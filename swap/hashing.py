@@ -1,0 +1,219 @@
+"""The sha256 of large files: off the event loop, once for each state of a file, and never of one that changes.
+
+A state of a file is its `Identity`: device, inode, size, mtime and ctime. What was hashed is remembered by it in a
+small file on disk, so that 24 GB are read once and not before every swap. A damaged memory costs time, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from swap.journal import replace_file
+from swap.ports import Fault, FileDigest
+
+CHUNK = 1024 * 1024
+TICK = 0.2  # seconds between two reports of progress
+STALL_LIMIT = 60.0  # seconds without a byte after which the disk is given up
+STAMP_GRAIN_NS = 50_000_000  # two writes within one clock tick of the kernel may leave the same times
+
+Progress = Callable[[int, int], None]
+"""Called on the event loop with (bytes read, bytes in all)."""
+
+
+class Identity(NamedTuple):
+    """One state of one file: while none of these five has changed, its content hasn't."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+def identity(path: Path) -> Identity:
+    """The file's state now, symlinks followed. Raises Fault naming the path: missing, unreadable, not a file."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return _identity_of(path, found)
+
+
+def _identity_of(path: Path, found: os.stat_result) -> Identity:
+    if stat.S_ISDIR(found.st_mode):
+        raise Fault(f"{path} is a directory, not a file", "name the file in it that the engine reads")
+    if not stat.S_ISREG(found.st_mode):
+        raise Fault(f"{path} is not a regular file", "name a regular file")
+    return Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _unreadable(path: Path, error: OSError) -> Fault:
+    if isinstance(error, FileNotFoundError):
+        return Fault(f"{path} does not exist", "correct the path, or put the file there")
+    return Fault(f"{path} can't be read: {error.strerror}", "make it readable to this user")
+
+
+def _changing(path: Path) -> Fault:
+    return Fault(f"{path} changed while it was read", "wait until it is written whole", passing=True)
+
+
+def _stalled(path: Path) -> Fault:
+    return Fault(f"{path} stalls: nothing came in {STALL_LIMIT:g} s", "look after its disk", passing=True)
+
+
+async def _state(path: Path) -> Identity:
+    try:
+        async with asyncio.timeout(STALL_LIMIT):
+            return await asyncio.to_thread(identity, path)
+    except TimeoutError as error:
+        raise _stalled(path) from error
+
+
+class _Remembered(msgspec.Struct, frozen=True):
+    """What was read of one inode. `read_at_ns`: the wall clock when the reading began."""
+
+    identity: Identity
+    sha256: str
+    read_at_ns: int
+
+    @property
+    def sure(self) -> bool:
+        """False for a file written just before it was read: a later write could have left the same times."""
+        stamped = max(self.identity.mtime_ns, self.identity.ctime_ns)
+        return abs(self.read_at_ns - stamped) > STAMP_GRAIN_NS
+
+
+@dataclass
+class _Reading:
+    """A file being read in a thread: `done` bytes so far; `stop` asks the thread to end."""
+
+    done: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class Hasher:
+    """Digests of files. One for the whole daemon: callers who want the same file share one reading.
+
+    `bytes_read` is how much was read since the start.
+    """
+
+    def __init__(self, cache_path: Path) -> None:
+        self._cache_path = cache_path
+        self._known: dict[str, _Remembered] | None = None  # by device and inode; None: not loaded yet
+        self._turns: dict[str, asyncio.Lock] = {}  # by device and inode: whoever comes second finds it remembered
+        self._saving = asyncio.Lock()
+        self.bytes_read = 0
+
+    async def digest(self, path: Path, progress: Progress | None = None) -> FileDigest:
+        """The file's size and sha256. Raises Fault naming the path: missing, not a file, changing, stalled."""
+        before = await _state(path)
+        async with self._turns.setdefault(_place(before), asyncio.Lock()):
+            remembered = await self._recall(before)
+            if remembered is None or not remembered.sure:
+                remembered = await self._read(path, before, progress)
+        return FileDigest(str(path), before.size, remembered.sha256)
+
+    async def unchanged(self, digest: FileDigest) -> bool:
+        """Whether the file is still in the very state that was hashed to this digest. Reads no content."""
+        try:
+            now = await _state(Path(digest.path))
+        except Fault:
+            return False
+        remembered = await self._recall(now)
+        return remembered is not None and remembered.sha256 == digest.sha256
+
+    # ------------------------------------------------------------------------------------------ the memory
+
+    async def _recall(self, state: Identity) -> _Remembered | None:
+        remembered = (await self._memory()).get(_place(state))
+        return remembered if remembered is not None and remembered.identity == state else None
+
+    async def _remember(self, remembered: _Remembered) -> None:
+        known = await self._memory()
+        known[_place(remembered.identity)] = remembered
+        async with self._saving:
+            await asyncio.to_thread(_save, self._cache_path, dict(known))
+
+    async def _memory(self) -> dict[str, _Remembered]:
+        async with self._saving:
+            if self._known is None:
+                self._known = await asyncio.to_thread(_load, self._cache_path)
+            return self._known
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def _read(self, path: Path, before: Identity, progress: Progress | None) -> _Remembered:
+        started = time.time_ns()
+        reading = _Reading()
+        work = asyncio.get_running_loop().run_in_executor(None, _sha256, path, before, reading)
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks it after a stall
+        try:
+            await self._watch(work, path, before.size, reading, progress)
+            remembered = _Remembered(before, work.result(), started)
+        finally:
+            reading.stop.set()
+            self.bytes_read += reading.done
+        await self._remember(remembered)
+        return remembered
+
+    async def _watch(
+        self, work: asyncio.Future[str], path: Path, size: int, reading: _Reading, progress: Progress | None
+    ) -> None:
+        """Wait for the thread, as long as bytes come."""
+        loop = asyncio.get_running_loop()
+        last, last_at = 0, loop.time()
+        while not work.done():
+            await asyncio.wait([work], timeout=TICK)
+            if reading.done != last:
+                last, last_at = reading.done, loop.time()
+            elif not work.done() and loop.time() - last_at > STALL_LIMIT:
+                raise _stalled(path)
+            if progress is not None:
+                progress(reading.done, size)
+
+
+def _place(state: Identity) -> str:
+    return f"{state.device}:{state.inode}"
+
+
+def _sha256(path: Path, before: Identity, reading: _Reading) -> str:
+    """In a thread. O_NONBLOCK: a fifo put there a moment ago must not block us."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb", buffering=0) as file:
+            if _identity_of(path, os.fstat(fd)) != before:
+                raise _changing(path)
+            digest = hashlib.sha256()
+            while not reading.stop.is_set() and (chunk := file.read(CHUNK)):
+                digest.update(chunk)
+                reading.done += len(chunk)
+            if _identity_of(path, os.fstat(fd)) != before or identity(path) != before:
+                raise _changing(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return digest.hexdigest()
+
+
+def _load(path: Path) -> dict[str, _Remembered]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, _Remembered])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}  # then everything is hashed again
+
+
+def _save(path: Path, known: dict[str, _Remembered]) -> None:
+    with contextlib.suppress(OSError):  # the digest is right all the same; it will be hashed again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, msgspec.json.encode(known) + b"\n")
