@@ -1,17 +1,52 @@
-"""The one YAML file: typed settings, every default here and nowhere else.  (loader still to be written)"""
+"""The one YAML file: typed settings, every default here and nowhere else.
+
+Where a key isn't set: an engine's facts come from its profile; everything else from the types below, and
+  listen     127.0.0.1:8080
+  control    /run/slotproxy/control.sock
+  state      /var/lib/slotproxy; the simulated card's folder is `card` in it
+  default    the only engine, where there is one only
+  slots      `anonymous`, where listen is loopback
+  models     `"*"`: every name is accepted and passed on as it is. As a key, its value is `{}` or `true`.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from engines.spec import Engine, MiB
+from slotproxy.config_engines import check_name, engines_of
+from slotproxy.config_file import host_path, read, secret
+from slotproxy.config_keys import CardKeys, Keys, LimitsKeys, SlotKeys, schema
+from slotproxy.config_yaml import ConfigError, Place, parse
+from slotproxy.units import format_size, show
 
+__all__ = [
+    "DEFAULT_CONTROL",
+    "CardSettings",
+    "ConfigError",
+    "Limits",
+    "Settings",
+    "SlotSettings",
+    "check_fits",
+    "config_path",
+    "control_of",
+    "load",
+    "schema",
+]
 
-class ConfigError(Exception):
-    """The configuration can't be used: the key's path, what stands there, what was expected. One line each."""
+DEFAULT_PATH: Final = Path("/etc/slotproxy/slotproxy.yml")
+DEFAULT_LISTEN: Final = "127.0.0.1:8080"
+DEFAULT_CONTROL: Final = Path("/run/slotproxy/control.sock")
+DEFAULT_STATE: Final = Path("/var/lib/slotproxy")
+ANONYMOUS: Final = "anonymous"
+EVERY_NAME: Final = "*"
+LONGEST_SOCKET_PATH: Final = 107  # bytes; the kernel's sockaddr_un has no room for more
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +103,186 @@ class Settings:
     docker: str | None = None  # the Docker daemon's address; None: DOCKER_HOST, else the usual socket
 
 
+def config_path(given: str | None) -> Path:
+    """Which file: `--config`, else $SLOTPROXY_CONFIG, else /etc/slotproxy/slotproxy.yml."""
+    return Path(given or os.environ.get("SLOTPROXY_CONFIG") or DEFAULT_PATH)
+
+
 def load(path: Path) -> Settings:
     """Read and check the file. Raises ConfigError: the message names the key's path and what was expected."""
-    raise ConfigError(f"{path}: loader missing")
+    at = Place(path)
+    keys = read(path)
+    host, port = _listen(keys.listen or DEFAULT_LISTEN, at / "listen")
+    engines = engines_of(keys.engines, at / "engines")
+    state = keys.state or DEFAULT_STATE
+    settings = Settings(
+        path=path,
+        host=host,
+        port=port,
+        control=_socket(keys.control or DEFAULT_CONTROL, at / "control"),
+        state=state,
+        card=_card(keys.card, state, at / "card"),
+        engines=engines,
+        default=_default(keys.default, engines, at / "default"),
+        models=_models(keys.models, engines, at / "models"),
+        slots=_slots(keys.slots, host, at / "slots"),
+        limits=_limits(keys.limits or LimitsKeys(), at / "limits"),
+        docker=_docker(keys.docker, at / "docker"),
+        **_set(keys, "drain", "freeing", "stop_limit"),
+    )
+    _check_addresses(settings, at)
+    for problem in check_fits(settings, settings.card.simulated, 0) if settings.card.simulated else ():
+        raise at.wrong(problem)
+    return settings
+
+
+def check_fits(settings: Settings, total: int, reserved: int) -> list[str]:
+    """What can't fit a card of `total` bytes of which the driver keeps `reserved`: one line for each engine."""
+    card = settings.card
+    room = total - reserved - card.baseline - card.headroom
+    return [
+        f"engines.{engine.name}.vram: {format_size(engine.vram)} can't fit the card: of its {format_size(total)} it"
+        f" leaves {format_size(max(0, room))}, less {format_size(reserved)} reserved, card.baseline"
+        f" {format_size(card.baseline)} and card.headroom {format_size(card.headroom)}; lower what is too high"
+        for engine in settings.engines.values()
+        if engine.vram > room
+    ]
+
+
+def control_of(path: Path) -> Path:
+    """The control socket that the file names, without reading the keys' files: those who only look may not read them.
+
+    Raises ConfigError.
+    """
+    at = Place(path)
+    document = parse(path)
+    written = document.get("control") if isinstance(document, dict) else None
+    return DEFAULT_CONTROL if written is None else _socket(host_path(written, at / "control"), at / "control")
+
+
+def _set(keys: Keys, *names: str) -> dict[str, Any]:
+    """Those of the keys that are set: the others keep the default of the type that they go to."""
+    values = {name: getattr(keys, name) for name in names or keys.__struct_fields__}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _listen(written: str, at: Place) -> tuple[str, int]:
+    host, _, port = written.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not re.fullmatch(r"[A-Za-z0-9.:-]+", host) or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+        raise at.wrong(f"{show(written)} is no address; write HOST:PORT, such as {DEFAULT_LISTEN}")
+    return host, int(port)
+
+
+def _socket(path: Path, at: Place) -> Path:
+    length = len(os.fsencode(path))
+    if length > LONGEST_SOCKET_PATH:
+        raise at.wrong(
+            f"{path} has {length} bytes; a socket's path may have {LONGEST_SOCKET_PATH}: write a shorter one"
+        )
+    return path
+
+
+def _card(keys: CardKeys, state: Path, at: Place) -> CardSettings:
+    if (keys.gpu is None) == (keys.simulated is None):
+        raise at.wrong("needs exactly one of gpu (a UUID or an index) and simulated (a size)")
+    if keys.folder and keys.simulated is None:
+        raise (at / "folder").wrong("belongs to a simulated card; remove it, or write simulated in place of gpu")
+    gpu = None if keys.gpu is None else str(keys.gpu)
+    if gpu is not None and not re.fullmatch(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]+", gpu):
+        raise (at / "gpu").wrong(
+            f"{show(keys.gpu)} is no GPU; write its index, or its UUID as `nvidia-smi -L` shows it"
+        )
+    folder = keys.folder or (state / "card" if keys.simulated is not None else None)
+    return CardSettings(gpu=gpu, folder=folder, **_set(keys, "simulated", "headroom", "baseline"))
+
+
+def _default(written: str | None, engines: Mapping[str, Engine], at: Place) -> str | None:
+    if written is None:
+        return next(iter(engines)) if len(engines) == 1 else None
+    _check_engine(written, engines, at)
+    return written
+
+
+def _check_engine(name: str, engines: Mapping[str, Engine], at: Place) -> None:
+    if name not in engines:
+        raise at.wrong(f"no engine is named {show(name)}; there are: {', '.join(engines)}")
+
+
+def _models(
+    written: Mapping[str, dict[str, str] | bool] | None, engines: Mapping[str, Engine], at: Place
+) -> dict[str, dict[str, str]]:
+    if not written:
+        return {EVERY_NAME: {}}
+    return {name: _model(name, sent, engines, at / name) for name, sent in written.items()}
+
+
+def _model(name: str, sent: dict[str, str] | bool, engines: Mapping[str, Engine], at: Place) -> dict[str, str]:
+    if name == EVERY_NAME:
+        if sent is True or sent == {}:
+            return {}
+        raise at.wrong(f"{show(sent)}: every name is passed on as it is; write true or {{}}")
+    if isinstance(sent, bool) or not sent:
+        raise at.wrong("says for no engine what it is sent; write {ENGINE: NAME}")
+    for engine in sent:
+        _check_engine(engine, engines, at / engine)
+    return sent
+
+
+def _slots(written: Mapping[str, SlotKeys] | None, host: str, at: Place) -> dict[str, SlotSettings]:
+    slots = {name: _slot(name, keys, at / name) for name, keys in (written or {ANONYMOUS: SlotKeys()}).items()}
+    remote = written and ANONYMOUS in written and written[ANONYMOUS].allow_remote
+    if ANONYMOUS in slots and not _loopback(host) and not remote:
+        raise (at / ANONYMOUS).wrong(
+            f"listen is {host}, so everyone on the network could use the card without a key; give each client a slot"
+            " with a key_file, or write anonymous: {allow_remote: true}"
+        )
+    owners: dict[str, str] = {}
+    for slot in slots.values():
+        if slot.key and owners.setdefault(slot.key, slot.name) != slot.name:
+            raise (at / slot.name / "key_file").wrong(f"holds the same key as {owners[slot.key]}'s; make another")
+    return slots
+
+
+def _slot(name: str, keys: SlotKeys, at: Place) -> SlotSettings:
+    check_name(name, at)
+    if name == ANONYMOUS and keys.key_file:
+        raise (at / "key_file").wrong("anonymous is the slot of those without a key; give the slot another name")
+    if name != ANONYMOUS and keys.allow_remote is not None:
+        raise (at / "allow_remote").wrong("belongs to anonymous; a slot with a key may be used from anywhere")
+    if name != ANONYMOUS and not keys.key_file:
+        raise (at / "key_file").wrong("is missing: the file that holds the client's key")
+    key = secret(keys.key_file, at / "key_file") if keys.key_file else None
+    return SlotSettings(name, key, **_set(keys, "priority", "max_in_flight", "max_waiting", "max_hold", "defaults"))
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _limits(keys: LimitsKeys, at: Place) -> Limits:
+    limits = Limits(**_set(keys))
+    if limits.max_body > limits.max_waiting_bytes:
+        raise (at / "max_waiting_bytes").wrong(
+            f"{format_size(limits.max_waiting_bytes)} can't hold one body of max_body, {format_size(limits.max_body)};"
+            " raise it or lower max_body"
+        )
+    return limits
+
+
+def _docker(written: str | None, at: Place) -> str | None:
+    if written is not None and not re.fullmatch(r"(unix|tcp|http|https|ssh)://[!-~]+", written):
+        raise at.wrong(f"{show(written)} is no address; write one such as unix:///var/run/docker.sock")
+    return written
+
+
+def _check_addresses(settings: Settings, at: Place) -> None:
+    for engine in settings.engines.values():
+        host, _, port = engine.url.removeprefix("http://").rpartition(":")
+        if int(port) == settings.port and (_loopback(host.strip("[]")) or host == settings.host):
+            raise (at / "engines" / engine.name / "url").wrong(
+                f"{engine.url} is where the proxy itself listens; give one of them another port"
+            )
