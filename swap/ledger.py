@@ -1,7 +1,6 @@
 """Evidence of pairs: an append-only file, one in-toto Statement a line, each carrying the hash of the line before.
 
-The subjects of a statement are the image and each file that the engine really read, the predicate says what
-happened. `parse` is pure; `FileLedger` does the I/O. Two kinds of damage, treated apart:
+What a line looks like and which lines count is in `swap.statement`; here is the file. Two kinds of damage:
 
     a torn last line     a crash in the middle of an append (no newline yet, so `record` never returned): it is moved to
                          `ledger.jsonl.torn`, reported, and counts for nothing; what is before it counts
@@ -16,202 +15,24 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from swap.drift import looks_secret
 from swap.journal import sync_folder
-from swap.ports import CardIdentity, Evidence, Fault, FileDigest, Mount, Outcome, Subject
+from swap.ports import CardIdentity, Evidence, Fault, Outcome, Subject
+from swap.statement import Chain, evidence_of, key, line_of, mask_argv, mask_env, parse
 
-STATEMENT = "https://in-toto.io/Statement/v1"
-PREDICATE = "urn:slotproxy:run:v1"
-GENESIS = "0" * 64  # what the first line carries in place of a hash
+__all__ = ["FileLedger", "key", "mask_argv", "mask_env"]
+
 LOCK_LIMIT = 5.0  # seconds to wait for another writer
-
-_MASKED = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-def mask_env(env: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The environment, sorted, with the values of secrets replaced by their sha256. Masking twice changes nothing."""
-    return tuple(sorted((name, _masked(value) if looks_secret(name) else value) for name, value in env))
-
-
-def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """The command line with the values of `--api-key X`, `--hf-token=X` and their like replaced by their sha256."""
-    return tuple(_masked_word(before, word) for before, word in zip(("", *argv), argv, strict=False))
-
-
-def _masked_word(before: str, word: str) -> str:
-    name, equals, value = word.partition("=")
-    if equals and name.startswith("-") and looks_secret(name):
-        return f"{name}={_masked(value)}"
-    follows_secret = before.startswith("-") and "=" not in before and looks_secret(before)
-    return _masked(word) if follows_secret and not word.startswith("-") else word
-
-
-def _masked(value: str) -> str:
-    return value if _MASKED.fullmatch(value) else "sha256:" + hashlib.sha256(_bytes(value)).hexdigest()
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def key(subject: Subject) -> str:
-    """The pair's name in the ledger: sha256 over canonical JSON of all that decides what runs.
-
-    Files count by content and order, not by where they lie on the host; a mount by where the engine sees it.
-    """
-    what = {
-        "engine": subject.engine,
-        "image_id": subject.image_id,
-        "argv": mask_argv(subject.argv),
-        "env": mask_env(subject.env),
-        "files": [[file.sha256, file.size] for file in subject.files],
-        "working_dir": subject.working_dir,
-        "user": subject.user,
-        "mounts": sorted([mount.target, mount.read_only] for mount in subject.mounts),
-        "devices": list(subject.devices),
-    }
-    return hashlib.sha256(_canonical(what)).hexdigest()
-
-
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
-
-
-# ------------------------------------------------------------------------------------------------- one line
-
-
-def line_of(evidence: Evidence, previous: str) -> bytes:
-    """The statement as one line without its newline; `previous` is the hash of the line before."""
-    subject = evidence.subject
-    image = {"name": evidence.image or subject.image_id, "digest": {"sha256": _hex(subject.image_id)}}
-    files = [
-        {"name": file.path, "digest": {"sha256": file.sha256}, "annotations": {"size": file.size}}
-        for file in subject.files
-    ]
-    predicate = {
-        "previous": previous,
-        "engine": subject.engine,
-        "imageId": subject.image_id,
-        "argv": mask_argv(subject.argv),
-        "env": mask_env(subject.env),
-        "workingDir": subject.working_dir,
-        "user": subject.user,
-        "mounts": [asdict(mount) for mount in subject.mounts],
-        "devices": subject.devices,
-        "key": key(subject),
-        "outcome": evidence.outcome.value,
-        "pair": evidence.pair,
-        "when": evidence.when,
-        "how": evidence.how,
-        "card": asdict(evidence.card),
-        "image": evidence.image,
-        "readyIn": evidence.ready_in,
-        "tokens": evidence.tokens,
-        "reason": evidence.reason,
-        "extra": dict(evidence.extra),
-    }
-    statement = {
-        "_type": STATEMENT,
-        "subject": [image, *files],
-        "predicateType": PREDICATE,
-        "predicate": predicate,
-    }
-    return _canonical(statement)
-
-
-def evidence_of(statement: Mapping[str, Any]) -> Evidence:
-    """The evidence that a statement holds.
-
-    Raises ValueError, KeyError, TypeError or MsgspecError when it isn't one of ours.
-    """
-    if (statement["_type"], statement["predicateType"]) != (STATEMENT, PREDICATE):
-        raise ValueError("not a statement of ours")
-    it = statement["predicate"]
-    files = [
-        FileDigest(one["name"], one["annotations"]["size"], one["digest"]["sha256"]) for one in statement["subject"][1:]
-    ]
-    subject = Subject(
-        engine=it["engine"],
-        image_id=it["imageId"],
-        argv=tuple(it["argv"]),
-        env=tuple((name, value) for name, value in it["env"]),
-        files=tuple(files),
-        working_dir=it["workingDir"],
-        user=it["user"],
-        mounts=msgspec.convert(it["mounts"], tuple[Mount, ...]),
-        devices=tuple(it["devices"]),
-    )
-    return Evidence(
-        subject=subject,
-        key=it["key"],
-        outcome=Outcome(it["outcome"]),
-        pair=it["pair"],
-        when=it["when"],
-        how=it["how"],
-        card=msgspec.convert(it["card"], CardIdentity),
-        image=it["image"],
-        ready_in=it["readyIn"],
-        tokens=it["tokens"],
-        reason=it["reason"],
-        extra=it["extra"],
-    )
-
-
-def _hex(image_id: str) -> str:
-    return image_id.removeprefix("sha256:")
-
-
-# ------------------------------------------------------------------------------------------------- the chain
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """What a ledger file says. `last` is the hash that the next line must carry."""
-
-    evidence: tuple[Evidence, ...] = ()
-    last: str = GENESIS
-    torn: bytes = b""  # after the last newline
-    broken: str = ""  # why nothing more counts; empty: the chain is whole
-    size: int = 0  # bytes of the file when it was read
-
-
-def parse(data: bytes) -> Chain:
-    """Read a ledger: as far as the chain holds."""
-    *lines, torn = data.split(b"\n")
-    found: list[Evidence] = []
-    last = GENESIS
-    for number, line in enumerate(lines, start=1):
-        try:
-            statement = json.loads(line)
-            evidence = evidence_of(statement)
-            previous = statement["predicate"]["previous"]
-        except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
-            return Chain(tuple(found), last, b"", _broken(number, len(lines), f"can't be read ({error})"), len(data))
-        if previous != last:
-            why = _broken(number, len(lines), f"doesn't follow from {'the one before' if found else 'nothing'}")
-            return Chain(tuple(found), last, b"", why, len(data))
-        found.append(evidence)
-        last = hashlib.sha256(line).hexdigest()
-    return Chain(tuple(found), last, torn, "", len(data))
-
-
-def _broken(number: int, lines: int, why: str) -> str:
-    return f"line {number} of {lines} {why}: it and what comes after it count for nothing"
 
 
 class FileLedger:
     """The ledger in one file (0600). Reading uses memory; `record` touches the disk: call it off the event loop.
 
-    A file that can't be opened makes an empty ledger that says so in `problems()`, so that requests still pass.
+    Making one never raises, so that requests pass whatever the disk does: `problems()` says what is wrong with it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -219,15 +40,18 @@ class FileLedger:
         self._torn_path = path.with_name(path.name + ".torn")
         self._chain = Chain()
         self._unusable = ""
+        self._torn = False
         try:
             with self._locked() as fd:
                 self._load(fd)
         except OSError as error:
             self._unusable = f"the ledger {path} can't be opened for writing: {error.strerror}; correct its permissions"
             self._read_only()
-        except Fault as error:
-            self._unusable = str(error)
+        except Fault as fault:
+            self._unusable = str(fault)
             self._read_only()
+        with contextlib.suppress(OSError):
+            self._torn = self._torn_path.exists()
 
     def verified(self, subject: Subject, card: CardIdentity | None) -> Evidence | None:
         """The newest `served` evidence of exactly this subject that counts on this card.
@@ -245,11 +69,11 @@ class FileLedger:
         return self._chain.evidence
 
     def problems(self) -> list[str]:
-        """What is wrong with the file, a line each, for `status` and `pairs`."""
+        """What was found wrong with the file, a line each. Touches no disk."""
         found = [self._unusable] if self._unusable else []
         if self._chain.broken:
             found.append(f"the ledger {self._path} is broken: {self._chain.broken}")
-        if self._torn_path.exists():
+        if self._torn:
             found.append(
                 f"a crash cut off the last line of {self._path}: it was set aside in {self._torn_path} and counts "
                 "for nothing; look at it, then remove that file"
@@ -288,6 +112,7 @@ class FileLedger:
         if chain.torn:
             self._set_aside(fd, chain.torn, keep=len(data) - len(chain.torn))
             chain = replace(chain, torn=b"", size=len(data) - len(chain.torn))
+            self._torn = True
         self._chain = chain
 
     def _read_only(self) -> None:

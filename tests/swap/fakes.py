@@ -8,16 +8,19 @@ little free exits as a real one does. Each can be told to fail, hang or stay unf
     runtime.hang("look")                                the next look waits until runtime.let_go("look")
     runtime.unfinish("start")                           the next start raises Unfinished; runtime.finish() ends it
     runtime.exits_on_start = 1                          the next start succeeds, and the engine exits at once with 1
+
+What an image always does is a `Behaviour`, in `runtime.behaviours` by the image's name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from engines.spec import GiB, Pair
+from swap.drift import differences
 from swap.ports import (
     CannotStage,
     CannotStart,
@@ -91,6 +94,15 @@ class FakeCard:
         return self._identity
 
 
+@dataclass(frozen=True)
+class Behaviour:
+    """What an image does when started. `exits`: at once, with this code. `deaf`: to SIGTERM. `log`: its output."""
+
+    exits: int | None = None
+    deaf: bool = False
+    log: str = ""
+
+
 @dataclass
 class _Orders:
     """What the next call of each name is told to do."""
@@ -114,8 +126,8 @@ class FakeRuntime:
         self.sight = Sight(Status.ABSENT)
         self.logs: dict[str, str] = {}
         self.calls: list[str] = []
+        self.behaviours: dict[str, Behaviour] = {}
         self.exits_on_start: int | None = None
-        self.forced_stop = False  # the engine ignores SIGTERM: its next stop ends with 137
         self._replaced: Recipe | None = None
         self._orders = _Orders()
         self._late: list[tuple[asyncio.Future[None], Callable[[], None]]] = []
@@ -188,6 +200,8 @@ class FakeRuntime:
         if self.sight.running:
             raise CannotStage(f"{self.engine} is running", "stop it first")
         recipe = self._declared(pair)
+        if self.sight.recipe is not None and not differences(recipe, self.sight.recipe):
+            return self.sight
         self._replaced = self.sight.recipe
         return self.create(recipe)
 
@@ -209,9 +223,8 @@ class FakeRuntime:
     async def stop(self, id: str, grace: float) -> Exit:
         await self._obey("stop")
         if id != self.sight.id or not self.sight.running:
-            return Exit(self.sight.exit_code, forced=False)
-        code = 137 if self.forced_stop else 0
-        self.forced_stop = False
+            return Exit(self.sight.exit_code, forced=self.sight.exit_code == 137)
+        code = 137 if self._behaviour().deaf else 0
         self._maybe_unfinished("stop", lambda: self._end(code))
         self._end(code)
         return Exit(code, forced=code == 137)
@@ -220,9 +233,14 @@ class FakeRuntime:
         await self._obey("log_tail")
         return self.logs.get(id, "")
 
-    async def events(self) -> AsyncIterator[RuntimeEvent]:
+    def events(self) -> AsyncGenerator[RuntimeEvent, None]:
         queue: asyncio.Queue[RuntimeEvent | Fault | None] = asyncio.Queue()
         self._listeners.append(queue)
+        return self._events(queue)
+
+    # ------------------------------------------------------------------------------------------ how it behaves
+
+    async def _events(self, queue: asyncio.Queue[RuntimeEvent | Fault | None]) -> AsyncGenerator[RuntimeEvent, None]:
         try:
             while (item := await queue.get()) is not None:
                 if isinstance(item, Fault):
@@ -230,8 +248,6 @@ class FakeRuntime:
                 yield item
         finally:
             self._listeners.remove(queue)
-
-    # ------------------------------------------------------------------------------------------ how it behaves
 
     async def _obey(self, call: str) -> None:
         self.calls.append(call)
@@ -265,9 +281,12 @@ class FakeRuntime:
         started = f"start-{next(self._serial)}"
         self.sight = replace(self.sight, status=Status.RUNNING, started_at=started, exit_code=None, pid=1)
         self._tell(RuntimeEvent(Change.STARTED, self.sight.id))
+        self.logs[self.sight.id] = self._behaviour().log
         code, self.exits_on_start = self.exits_on_start, None
         if code is not None:
             self._end(code)
+        elif (exits := self._behaviour().exits) is not None:
+            self._end(exits)
         elif not self.card.take(self.engine, self.vram):
             self.logs[self.sight.id] = f"error: only {self.card.free} bytes are free before loading weights\n"
             self._end(1)
@@ -278,6 +297,10 @@ class FakeRuntime:
         self.card.release(self.engine)
         self.sight = replace(self.sight, status=Status.EXITED, exit_code=code, pid=None)
         self._tell(RuntimeEvent(Change.DIED, self.sight.id, code))
+
+    def _behaviour(self) -> Behaviour:
+        image = self.sight.recipe.image if self.sight.recipe is not None else ""
+        return self.behaviours.get(image, Behaviour())
 
     def _tell(self, event: RuntimeEvent) -> None:
         for queue in self._listeners:
