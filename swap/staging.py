@@ -1,0 +1,154 @@
+"""Making a stopped container the declared one, and making the replaced one again.
+
+The old creation body is on disk before compose touches anything, and its image is tagged so that no prune takes it.
+What compose made is inspected; if it isn't what was declared, the old one is made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from engines.spec import Engine, Pair
+from swap.compose import ComposeProject
+from swap.creation import Creation, CreationFile, body_of, later_networks
+from swap.dockerd import Docker, DockerSaid
+from swap.drift import Difference, differences
+from swap.ports import CannotStage, Fault, Recipe, Sight
+
+KEPT = "slotproxy-kept"  # images that a kept creation needs: slotproxy-kept:ENGINE
+
+
+class Staging:
+    """For one engine whose container compose makes. One call at a time: the caller sees to that."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        docker: Docker,
+        compose: ComposeProject,
+        creation: CreationFile,
+        look: Callable[[], Awaitable[Sight]],
+    ) -> None:
+        self.engine, self.name = engine, str(engine.container)
+        self._docker, self._compose, self._creation, self._look = docker, compose, creation, look
+
+    async def stage(self, pair: Pair, declared: Recipe) -> Sight:
+        """Does nothing where the container is as declared already. Raises CannotStage, the old one in place."""
+        before = await self._stopped()
+        if before.recipe is not None and not differences(declared, before.recipe):
+            return before
+        await self._refuse_others(pair, before.id)
+        await self._keep(before)
+        try:
+            after = await self._replace(pair, declared, before)
+        except Fault as fault:
+            await self._undo(before, fault)
+            raise
+        await asyncio.to_thread(self._creation.succeed)
+        return after
+
+    async def put_back(self) -> Sight:
+        """Does nothing where the replaced one is in place already. Raises CannotStage, the present one in place."""
+        creation = await asyncio.to_thread(self._creation.read)
+        if creation is None:
+            raise CannotStage(f"staging has replaced no container of {self.engine.name}")
+        now = await self._stopped()
+        if now.recipe is None or differences(creation.recipe, now.recipe):
+            now = await self._make_again(creation, now.id)
+        await asyncio.to_thread(self._creation.succeed)
+        return now
+
+    async def _stopped(self) -> Sight:
+        sight = await self._look()
+        if sight.running:
+            raise CannotStage(f"container {self.name} is running", "stop it first")
+        return sight
+
+    async def _refuse_others(self, pair: Pair, id: str) -> None:
+        """Compose finds a service's containers by their labels: one that was renamed away it would remove."""
+        project = await self._compose.name(pair)
+        for other in await self._docker.of_service(project, self._compose.service):
+            if other["Id"] != id:
+                names = ", ".join(name.removeprefix("/") for name in other.get("Names") or ())
+                raise CannotStage(
+                    f"compose would also take container {names} ({other['Id'][:12]}) for this service",
+                    f"remove it, or keep it by `docker commit {other['Id'][:12]}`",
+                )
+
+    async def _keep(self, before: Sight) -> None:
+        found = await self._docker.inspect(before.id) if before.id else None
+        creation = Creation(found.container, found.image) if found else None
+        await asyncio.to_thread(self._creation.begin, creation)
+        if creation is not None and creation.image:
+            tag = re.sub(r"[^\w.-]", "_", self.engine.name)
+            await self._docker.tag(creation.recipe.image_id, KEPT, tag)
+
+    async def _replace(self, pair: Pair, declared: Recipe, before: Sight) -> Sight:
+        """Plainly first; what compose thinks is up to date, and isn't (`docker update`), by force."""
+        await self._compose.create(pair)
+        after = await self._look()
+        if after.id == before.id and _unlike(declared, after):
+            await self._compose.create(pair, force=True)
+            after = await self._look()
+        if after.recipe is None:
+            raise CannotStage(f"compose made no container {self.name}", f"see {self._compose.file}")
+        wrong = _unlike(declared, after)
+        if wrong:
+            fields = "; ".join(f"{d.field}: {d.created} instead of {d.declared}" for d in wrong)
+            raise CannotStage(f"compose made {self.name} otherwise than declared: {fields}", "see its file")
+        return after
+
+    async def _undo(self, before: Sight, fault: Fault) -> None:
+        try:
+            await self._restore(before)
+        except Fault as worse:
+            raise CannotStage(
+                f"{fault.what}; and the container that was there can't be made again: {worse.what}", worse.mend
+            ) from fault
+
+    async def _restore(self, before: Sight) -> None:
+        now = await self._stopped()
+        if now.id != before.id:
+            creation = await asyncio.to_thread(self._creation.read) if before.id else None
+            if creation is None:
+                await self._docker.remove(now.id)
+            else:
+                await self._make_again(creation, now.id)
+        await asyncio.to_thread(self._creation.give_up)
+
+    async def _make_again(self, creation: Creation, instead_of: str) -> Sight:
+        """Made under another name first, so that nothing is removed before its place can be taken."""
+        draft = f"{self.name}.slotproxy"
+        try:
+            left = await self._docker.inspect(draft)
+            if left is not None:
+                await self._docker.remove(left.container["Id"])
+            body = body_of(creation.container, await self._image(creation.recipe))
+            made = await self._docker.create(body, draft, later_networks(creation.container))
+            if instead_of:
+                await self._docker.remove(instead_of)
+            await self._docker.rename(made, self.name)
+        except DockerSaid as said:
+            raise CannotStage(f"{self.name} can't be made again: {said.what}", "recreate it by hand") from said
+        sight = await self._look()
+        wrong = differences(creation.recipe, sight.recipe) if sight.recipe else ()
+        if sight.id != made or wrong:
+            raise CannotStage(f"{self.name} was made again, and differs: {', '.join(d.field for d in wrong)}")
+        return sight
+
+    async def _image(self, recipe: Recipe) -> str:
+        """The image's name while it still means the old image, else its id."""
+        if await self._docker.image(recipe.image_id) is None:
+            raise CannotStage(f"image {recipe.image} ({recipe.image_id[7:19]}) is gone", "build or load it again")
+        named = await self._docker.image(recipe.image)
+        return recipe.image if named and named["Id"] == recipe.image_id else recipe.image_id
+
+
+def _unlike(declared: Recipe, sight: Sight) -> tuple[Difference, ...]:
+    """What is wrong with what compose made. Its own hash isn't: compose has just said that it fits."""
+    if sight.recipe is None:
+        return ()
+    return differences(replace(declared, config_hash=sight.recipe.config_hash), sight.recipe)
