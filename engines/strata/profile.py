@@ -1,0 +1,60 @@
+"""Strata: an HTTP server in front of one engine process, whose port being open says nothing of the engine.
+
+`/health` is 200 as soon as the port is open and stays so when the engine is dead or unloaded: only `loaded` counts.
+`/unload` and `/settings` are no client paths: the first gives the card away (and the next request takes it back),
+the second changes the engine for everyone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from engines.openai.probe import chat_probe
+from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Api, Probe, Profile, Settling, Sign
+
+
+def loaded(status: int, body: bytes) -> bool:
+    """Ready ⇔ 200 and `loaded` is `true` itself, no other truthy value."""
+    if status != 200:
+        return False
+    try:
+        health = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(health, dict) and health.get("loaded") is True
+
+
+def probe(model: str, tokens: int) -> Probe:
+    """With nothing set thinking is high: ask for as little as any build understands."""
+    return chat_probe(model, tokens, reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})
+
+
+def artifacts(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Every path that ends in `.gguf`, in the command line or as the value of a variable (`MODEL`), once each.
+
+    The baked `--config` names the model, too; it is one of the pair's `config_files`, hashed with it.
+    """
+    words = [word.rpartition("=")[2] for word in argv]
+    values = [value for _, value in sorted(env.items())]
+    return tuple(dict.fromkeys(path for path in words + values if path.endswith(".gguf")))
+
+
+PROFILE = Profile(
+    name="strata",
+    default_port=8095,
+    sign=Sign("/health", loaded),
+    probe=probe,
+    concurrency=1,
+    settling=Settling.AT_ONCE,
+    settle_limit=30.0,
+    client_paths={
+        CHAT: Api.CHAT,
+        MESSAGES: Api.MESSAGES,
+        COUNT_TOKENS: Api.COUNT_TOKENS,
+        RESPONSES: Api.RESPONSES,  # newer builds; older ones answer 404 themselves
+    },
+    stop_grace=60.0,
+    start_deadline=600.0,
+    artifacts=artifacts,
+)
