@@ -1,8 +1,8 @@
 """A small world in memory: one card whose memory is really taken by the engines that run on it.
 
-`FakeRuntime` is one engine's container, `FakeCard` the card they share, `FakeGate` the controller's side of the
-gate. They behave: a started engine takes its VRAM, a stopped one gives it back (late, if told so), one that finds too
-little free exits as a real one does. Each can be told to fail, hang or stay unfinished, once:
+`FakeRuntime` is one engine's container, `FakeCard` the card they share, `FakeLedger` evidence in memory, `FakeGate` the
+controller's side of the gate. They behave: a started engine takes its VRAM, a stopped one gives it back (late, if told
+so), one that finds too little free exits as a real one does. Each can be told to fail, hang or stay unfinished, once:
 
     runtime.fail("start", CannotStart("no driver"))     the next start raises it, nothing changes
     runtime.hang("look")                                the next look waits until runtime.let_go("look")
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from engines.spec import GiB, Pair
 from swap.drift import differences
+from swap.ledger import key
 from swap.ports import (
     CannotStage,
     CannotStart,
@@ -28,14 +29,17 @@ from swap.ports import (
     CardProcess,
     CardUnknown,
     Change,
+    Evidence,
     Exit,
     Fault,
     Memory,
     Mount,
+    Outcome,
     Recipe,
     RuntimeEvent,
     Sight,
     Status,
+    Subject,
     Unfinished,
 )
 
@@ -308,6 +312,32 @@ class FakeRuntime:
 
     def _new_id(self) -> str:
         return f"{self.engine}-{next(self._serial):012x}"
+
+
+class FakeLedger:
+    """Evidence in memory, by the real key. `full`: while set, `record` raises it and keeps nothing."""
+
+    def __init__(self, *evidence: Evidence) -> None:
+        self.full: Fault | None = None
+        self._evidence = list(evidence)
+
+    def verified(self, subject: Subject, card: CardIdentity | None) -> Evidence | None:
+        counts = (one for one in self._about(subject) if one.outcome is Outcome.SERVED)
+        return next((one for one in counts if card is None or one.card.uuid == card.uuid), None)
+
+    def last_failure(self, subject: Subject) -> Evidence | None:
+        return next((one for one in self._about(subject) if one.outcome is Outcome.FAILED), None)
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        return tuple(self._evidence)
+
+    def record(self, evidence: Evidence) -> None:
+        if self.full is not None:
+            raise self.full
+        self._evidence.append(evidence)
+
+    def _about(self, subject: Subject) -> list[Evidence]:
+        return [one for one in reversed(self._evidence) if key(one.subject) == key(subject)]
 
 
 class FakeGate:

@@ -1,0 +1,128 @@
+"""The files that a pair really uses: found through the command line and the mounts, compared with what the pair names.
+
+Synchronous, they touch the disk: call them in a thread. Faults are collected and returned where several can be.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.spec import ArtifactError, ArtifactHeader, Engine, Pair
+from swap.hashing import identity
+from swap.ports import Fault, Recipe, artifact_paths
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a look at the artifacts showed. `headers` by host path, of those that say something of themselves."""
+
+    headers: Mapping[Path, ArtifactHeader]
+    faults: tuple[Fault, ...]
+
+
+def used_files(engine: Engine, recipe: Recipe) -> dict[str, Path | None]:
+    """The artifacts on the command line, as the engine sees them → on the host; None: no bind mount holds it."""
+    inside = engine.profile.artifacts(recipe.argv, dict(recipe.env))
+    whole = [posixpath.normpath(posixpath.join(recipe.working_dir or "/", path)) for path in inside]
+    return artifact_paths(recipe, tuple(whole))
+
+
+def files_of(engine: Engine, recipe: Recipe, pair: Pair | None) -> tuple[Path, ...]:
+    """All files that evidence names, once each, in order: artifacts by command line, the pair's others, configuration.
+
+    Raises Fault naming an artifact that no bind mount holds.
+    """
+    found: dict[str, Path] = {}
+    for inside, path in used_files(engine, recipe).items():
+        if path is not None:
+            found.setdefault(_real(path), path)
+        elif not _in_image(recipe, pair, inside):
+            raise _unmounted(engine, inside)
+    for path in (*pair.artifacts, *pair.config_files) if pair is not None else ():
+        found.setdefault(_real(path), path)
+    return tuple(found.values())
+
+
+def look_at(engine: Engine, pair: Pair, declared: Recipe) -> Contents:
+    """Are the declared artifacts the pair's, there and whole?"""
+    used = used_files(engine, declared)
+    faults = list(_mismatches(engine, pair, declared, used))
+    headers: dict[Path, ArtifactHeader] = {}
+    for path in [path for path in used.values() if path is not None] or pair.artifacts[:1]:
+        try:
+            identity(path)
+            if engine.profile.read_artifact is not None:
+                headers[path] = _whole(path, engine.profile.read_artifact(path))
+        except Fault as fault:
+            faults.append(fault)
+        except ArtifactError as error:
+            faults.append(Fault(str(error), f"name a file that {engine.profile.name} can read"))
+        except OSError as error:
+            faults.append(Fault(f"{path} can't be read: {error.strerror}", "make it readable to this user"))
+    return Contents(headers, tuple(faults))
+
+
+def _whole(path: Path, header: ArtifactHeader) -> ArtifactHeader:
+    if not header.whole:
+        what = f"{path} is truncated: {header.size} bytes, its header says at least {header.expected_size}"
+        raise Fault(what, "copy or download it again")
+    return header
+
+
+def _mismatches(engine: Engine, pair: Pair, declared: Recipe, used: Mapping[str, Path | None]) -> Iterator[Fault]:
+    for inside, path in used.items():
+        if path is None and not _in_image(declared, pair, inside):
+            yield _unmounted(engine, inside)
+    real = {_real(path): f"{path} ({inside})" for inside, path in used.items() if path is not None}
+    named = {_real(path): str(path) for path in pair.artifacts}
+    unused = [named[path] for path in named if path not in real]
+    others = [real[path] for path in real if path not in named]
+    # Parts of a split artifact and draft models need not stand on both sides; the pair's first artifact must.
+    if real and unused and (others or _real(pair.artifacts[0]) not in real):
+        given = (others or [*real.values()])[0]
+        yield Fault(
+            f"{pair.label} names the artifact {unused[0]}, but {source_of(engine)} gives {given}", mend_of(pair)
+        )
+    if not used and declared.contained:
+        yield from _unreachable(engine, pair, declared)
+
+
+def _in_image(recipe: Recipe, pair: Pair | None, inside: str) -> bool:
+    """No mount at all covers it and the pair names no file: it is part of the image, whose id says what it is."""
+    targets = [mount.target.rstrip("/") for mount in recipe.mounts]
+    covered = any(inside == target or inside.startswith(target + "/") for target in targets)
+    return recipe.contained and not covered and not (pair is not None and pair.artifacts)
+
+
+def _unreachable(engine: Engine, pair: Pair, declared: Recipe) -> Iterator[Fault]:
+    """The command line names no artifact: then the container must be able to see it at least."""
+    sources = [Path(_real(Path(mount.source))) for mount in declared.mounts if mount.kind == "bind"]
+    if any(mount.kind == "volume" for mount in declared.mounts):
+        return  # it may lie in a volume, which has no path that we know
+    for path in pair.artifacts:
+        if not any(Path(_real(path)).is_relative_to(source) for source in sources):
+            yield Fault(
+                f"{pair.label} names the artifact {path}, which {source_of(engine)} doesn't mount", mend_of(pair)
+            )
+
+
+def source_of(engine: Engine) -> str:
+    return str(engine.compose.file) if engine.compose else "what is declared"
+
+
+def mend_of(pair: Pair) -> str:
+    return f"correct engines.{pair.engine}.pairs.{pair.name}, or the compose file and what the pair's `env` gives it"
+
+
+def _unmounted(engine: Engine, inside: str) -> Fault:
+    return Fault(
+        f"{engine.name} is to read {inside}, which no bind mount of {source_of(engine)} holds",
+        "mount its folder from the host, so that it can be checked",
+    )
+
+
+def _real(path: Path) -> str:
+    return str(path.resolve())

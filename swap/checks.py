@@ -1,0 +1,334 @@
+"""May this pair have the card? Everything that can be refused is refused here, before anything changes.
+
+Decided from what the pair *declares* (what compose resolves, the image by its id, the files by their bytes) and from
+the ledger, never from what a container happens to look like. All refusals are collected: they are mended in one go.
+
+A trial lifts one refusal, the missing evidence. Nothing lifts the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from engines.spec import Engine, GiB, Pair
+from swap.artifacts import files_of, look_at, mend_of, source_of, used_files
+from swap.drift import Difference, differences, moved_tag
+from swap.hashing import Hasher
+from swap.ledger import mask_argv, mask_env
+from swap.ports import (
+    CannotStage,
+    Card,
+    Evidence,
+    Fault,
+    Ledger,
+    Outcome,
+    Recipe,
+    Runtime,
+    Sight,
+    Status,
+    Subject,
+)
+
+FILES_LIMIT = 30.0  # seconds to resolve paths and read headers
+VERSION = "artifact_version"  # the key of `Evidence.extra` that holds the version of the artifact that was served
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One reason against it (`what`), and what to do about it (`mend`)."""
+
+    what: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a swap would run, and whether it may. `stage`: the container would be recreated first."""
+
+    engine: str
+    pair: str
+    label: str
+    refusals: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    declared: Recipe | None = None
+    sight: Sight | None = None
+    subject: Subject | None = None  # of the declared recipe; None where its files are refused already
+    verified: Evidence | None = None
+    stage: bool = False
+    artifact_version: int | None = None
+
+    @property
+    def allowed(self) -> bool:
+        return not self.refusals
+
+
+@dataclass
+class _Findings:
+    """What has been found so far, each thing once."""
+
+    refusals: list[Refusal] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def refuse(self, what: str, mend: str) -> None:
+        refusal = Refusal(what, mend)
+        if refusal not in self.refusals:
+            self.refusals.append(refusal)
+
+    async def ask(self, answer: Awaitable[T]) -> T | None:
+        """The answer; None, and a refusal, when it is a fault."""
+        try:
+            return await answer
+        except Fault as fault:
+            self.refuse(fault.what, fault.mend)
+            return None
+
+
+class Checker:
+    """Judges pairs. It asks and reads, and changes nothing. `headroom` and `baseline` are bytes of the card."""
+
+    def __init__(
+        self,
+        *,
+        engines: Mapping[str, Engine],
+        runtimes: Mapping[str, Runtime],
+        card: Card,
+        ledger: Ledger,
+        hasher: Hasher,
+        headroom: int,
+        baseline: int,
+    ) -> None:
+        self._engines, self._runtimes = engines, runtimes
+        self._card, self._ledger, self._hasher = card, ledger, hasher
+        self._headroom, self._baseline = headroom, baseline
+
+    async def judge(self, engine: str, pair: str | None, *, trial: bool, may_stage: bool = True) -> Verdict:
+        """The verdict on a swap to this pair (None: the deployed one). What an operator can mend is never raised."""
+        chosen = self._engines.get(engine)
+        if chosen is None:
+            return _unknown(engine, pair or "", f"there is no engine {engine!r}", self._engines)
+        name = chosen.deployed if pair is None else pair
+        if name not in chosen.pairs:
+            return _unknown(engine, name, f"{engine} has no pair {name!r}", chosen.pairs)
+        return await self._judge(chosen, chosen.pairs[name], trial=trial, may_stage=may_stage)
+
+    async def subject_of(self, engine: Engine, recipe: Recipe, pair: Pair | None) -> Subject:
+        """What evidence about this recipe is about: each artifact and configuration file is hashed if it changed.
+
+        Raises Fault naming the path.
+        """
+        paths = await _off_loop(lambda: files_of(engine, recipe, pair))
+        files = [await self._hasher.digest(path) for path in paths]
+        return Subject(
+            engine=engine.name,
+            image_id=recipe.image_id,
+            argv=mask_argv(recipe.argv),
+            env=mask_env(recipe.env),
+            files=tuple(files),
+            working_dir=recipe.working_dir,
+            user=recipe.user,
+            mounts=recipe.mounts,
+            devices=recipe.devices,
+        )
+
+    async def pair_of(self, engine: Engine, recipe: Recipe) -> str | None:
+        """The engine's pair that a created container is; None: none of them. Raises Fault when it can't be told.
+
+        Best the one that differs in nothing that makes a pair, else one with its image, command and artifacts.
+        """
+        close: str | None = None
+        for name in sorted(engine.pairs, key=lambda name: name != engine.deployed):
+            try:
+                declared = await self._runtimes[engine.name].declared(engine.pairs[name])
+            except CannotStage:  # its image is gone, or its file broken: then it isn't what runs here
+                continue
+            if not any(one.pair for one in differences(declared, recipe)):
+                return name
+            if close is None and _looks_like(engine, declared, recipe):
+                close = name
+        return close
+
+    # ------------------------------------------------------------------------------------------ one verdict
+
+    async def _judge(self, engine: Engine, pair: Pair, *, trial: bool, may_stage: bool) -> Verdict:
+        found, runtime = _Findings(), self._runtimes[engine.name]
+        sight = await found.ask(runtime.look())
+        declared = await found.ask(runtime.declared(pair))
+        differs = differences(declared, sight.recipe) if declared and sight and sight.recipe else ()
+        stage = sight is not None and _staging(engine, pair, sight, differs, may_stage=may_stage, found=found)
+        version, subject = await self._contents(engine, pair, declared, found)
+        await self._room(engine, found)
+        _restart(engine, declared, None if stage or sight is None else sight.recipe, found)
+        if sight is not None and (tag := moved_tag(sight)) is not None:
+            found.warnings.append(f"the image's name means {tag.declared} now; the container has {tag.created}")
+        verified = await self._evidence(pair, subject, trial=trial, found=found)
+        return Verdict(
+            engine=engine.name,
+            pair=pair.name,
+            label=pair.label,
+            refusals=tuple(found.refusals),
+            warnings=tuple(found.warnings),
+            differences=differs,
+            declared=declared,
+            sight=sight,
+            subject=subject,
+            verified=verified,
+            stage=stage,
+            artifact_version=version,
+        )
+
+    async def _contents(
+        self, engine: Engine, pair: Pair, declared: Recipe | None, found: _Findings
+    ) -> tuple[int | None, Subject | None]:
+        """The artifact's version, and the subject; no subject where the image or files are refused already."""
+        if declared is None:
+            return None, None
+        before = len(found.refusals)
+        _image(engine, pair, declared, found)
+        contents = await found.ask(_off_loop(lambda: look_at(engine, pair, declared)))
+        headers = contents.headers if contents else {}
+        for fault in contents.faults if contents else ():
+            found.refuse(fault.what, fault.mend)
+        reads, how = self._reads(engine, pair, declared, found)
+        for path, header in headers.items():
+            if reads not in (None, header.version):
+                # The artifact trap: the image itself says no only when the other engine is down already.
+                found.refuse(
+                    f"{pair.label}: the image {declared.image} reads artifacts of version {reads} ({how}), "
+                    f"but {path} is version {header.version}",
+                    f"give it a version {reads} artifact, or name an image that is built for version {header.version}",
+                )
+        version = next((header.version for header in headers.values()), None)
+        if len(found.refusals) > before:
+            return version, None  # half a minute of hashing would mend nothing
+        return version, await found.ask(self.subject_of(engine, declared, pair))
+
+    def _reads(self, engine: Engine, pair: Pair, declared: Recipe, found: _Findings) -> tuple[int | None, str]:
+        """Which artifact version the image reads, and who says so."""
+        if pair.reads is not None:
+            return pair.reads, "the pair's `reads`"
+        label = engine.profile.reads_label
+        text = dict(declared.image_labels).get(label, "") if label else ""
+        if text.isdecimal():
+            return int(text), f"its label {label}"
+        if text:
+            found.warnings.append(f"the image {declared.image} has {label}={text!r}, which is no version")
+        for one in reversed(self._ledger.evidence()):
+            served = one.extra.get(VERSION)
+            if one.outcome is Outcome.SERVED and one.subject.image_id == declared.image_id and isinstance(served, int):
+                return served, f"it served that on {one.when}"
+        return None, ""
+
+    async def _room(self, engine: Engine, found: _Findings) -> None:
+        memory = await found.ask(self._card.memory())
+        if memory is None:
+            return
+        need, room = engine.vram + self._headroom + self._baseline, memory.total - memory.reserved
+        if need > room:
+            found.refuse(
+                f"{engine.name} can never fit: it needs {_gib(engine.vram)} with {_gib(self._headroom)} headroom and "
+                f"{_gib(self._baseline)} baseline, the card has {_gib(room)} ({_gib(memory.total)} less "
+                f"{_gib(memory.reserved)} reserved)",
+                f"correct engines.{engine.name}.vram, or run it with less",
+            )
+
+    async def _evidence(self, pair: Pair, subject: Subject | None, *, trial: bool, found: _Findings) -> Evidence | None:
+        card = await found.ask(self._card.identity())
+        if subject is None:
+            return None
+        verified = self._ledger.verified(subject, card)
+        if verified is None and not trial:
+            failure = self._ledger.last_failure(subject)
+            tried = f" (tried on {failure.when}: {failure.reason or 'failed'})" if failure else ""
+            found.refuse(
+                f"{pair.label} never ran on this card{tried}",
+                f"`slotctl swap to-{pair.label} --trial` runs it, and its success is the evidence",
+            )
+        return verified
+
+
+def _unknown(engine: str, pair: str, what: str, known: Mapping[str, object]) -> Verdict:
+    label = f"{engine}:{pair}" if pair else engine
+    names = ", ".join(sorted(known)) or "none"
+    return Verdict(engine, pair, label, (Refusal(what, f"the configuration has: {names}"),))
+
+
+# ------------------------------------------------------------------------------------------------- the container
+
+
+def _staging(
+    engine: Engine, pair: Pair, sight: Sight, differs: Sequence[Difference], *, may_stage: bool, found: _Findings
+) -> bool:
+    """Whether it would be recreated. Refused when it must be and can't be; only warned when it had better be."""
+    absent = sight.status is Status.ABSENT
+    if not absent and not differs:
+        return False
+    if engine.container is None or (engine.compose is not None and may_stage):
+        return True
+    fields = ", ".join(one.field for one in differs)
+    if engine.compose is None:
+        mend = f"make it so by hand, or name its compose file under engines.{engine.name}.compose"
+    else:
+        mend = f"swap without --no-stage, or `slotctl stage {pair.label}` first"
+    if absent:
+        found.refuse(f"there is no container {engine.container}", mend)
+    elif any(one.pair for one in differs):
+        found.refuse(f"the container {engine.container} isn't what {pair.label} declares: {fields}", mend)
+    else:
+        found.warnings.append(f"the container {engine.container} stays as it was created: {fields} differ")
+    return False
+
+
+def _restart(engine: Engine, declared: Recipe | None, kept: Recipe | None, found: _Findings) -> None:
+    """A policy would bring the stopped engine back beside the other one. `kept`: the container that isn't recreated."""
+    if declared is not None and declared.restart not in ("no", ""):
+        where = f"service {engine.compose.service} of {engine.compose.file}" if engine.compose else engine.name
+        _refuse_restart(f"{source_of(engine)} gives {engine.name}", declared, f'set `restart: "no"` for {where}', found)
+    elif kept is not None and kept.restart not in ("no", ""):
+        mend = f"`docker update --restart=no {engine.container}`"
+        _refuse_restart(f"the container {engine.container} has", kept, mend, found)
+
+
+def _refuse_restart(who: str, recipe: Recipe, mend: str, found: _Findings) -> None:
+    found.refuse(f"{who} the restart policy {recipe.restart!r}, it would come back beside the other engine", mend)
+
+
+def _image(engine: Engine, pair: Pair, declared: Recipe, found: _Findings) -> None:
+    """What is declared must be the pair's image: a compose file that ignores the pair's `env` gives another."""
+    if not declared.contained or pair.image == declared.image_id:
+        return
+    if _full_name(pair.image) != _full_name(declared.image):
+        found.refuse(
+            f"{pair.label} names the image {pair.image}, but {source_of(engine)} gives {declared.image}", mend_of(pair)
+        )
+
+
+def _full_name(image: str) -> str:
+    name = image.removeprefix("docker.io/").removeprefix("library/")
+    return name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest"
+
+
+def _looks_like(engine: Engine, declared: Recipe, created: Recipe) -> bool:
+    def decisive(recipe: Recipe) -> tuple[object, ...]:
+        return recipe.image_id, recipe.argv, used_files(engine, recipe)
+
+    return decisive(declared) == decisive(created)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GiB:.2f} GiB"
+
+
+async def _off_loop(work: Callable[[], T]) -> T:
+    """Run in a thread, for as long as a look at files may take. Raises Fault when it takes longer."""
+    try:
+        async with asyncio.timeout(FILES_LIMIT):
+            return await asyncio.to_thread(work)
+    except TimeoutError as error:
+        what = f"the artifacts can't be looked at: nothing came in {FILES_LIMIT:g} s"
+        raise Fault(what, "look after their disk", passing=True) from error
