@@ -61,11 +61,7 @@ class Use:
 def uses(folder: Path) -> list[Use]:
     """Who holds memory now: locked or lingering allocations, then foreign holders."""
     found = [use for path in _files(folder / "allocations") if (use := _allocation(path)) is not None]
-    for path in _files(folder / "foreign"):
-        words = path.read_text().split(maxsplit=2)
-        if words:
-            found.append(Use(words[2] if len(words) > 2 else path.name, int(words[0]), int(words[1])))
-    return found
+    return found + [use for path in _files(folder / "foreign") if (use := _foreign(path)) is not None]
 
 
 def free_bytes(folder: Path) -> int:
@@ -93,6 +89,14 @@ def _allocation(path: Path) -> Use | None:
     if pid or age < linger:
         return Use(path.name, int(words[0]), pid)
     return None
+
+
+def _foreign(path: Path) -> Use | None:
+    try:
+        words = path.read_text().split(maxsplit=2)
+    except FileNotFoundError:  # it left just now
+        return None
+    return Use(words[2].strip() if len(words) > 2 else path.name, int(words[0]), int(words[1])) if words else None
 
 
 def _lock_holder(fd: int) -> int:
