@@ -45,9 +45,11 @@ class Declaration:
 class ComposeProject:
     """One service of one compose file. Every method raises CannotStage with compose's own words."""
 
-    def __init__(self, file: Path, service: str, docker_host: str, binary: Sequence[str] = ()) -> None:
+    def __init__(
+        self, file: Path, service: str, docker_host: str, binary: Sequence[str] = (), reading: float = READING
+    ) -> None:
         """`binary`: the command to run; empty: found at the first call (see `find_compose`)."""
-        self.file, self.service = file, service
+        self.file, self.service, self._reading = file, service, reading
         self._docker_host, self._binary = docker_host, tuple(binary)
         self._name: tuple[object, str] | None = None
 
@@ -78,13 +80,13 @@ class ComposeProject:
         flags = ("--no-start", "--no-deps", "--no-build", "--pull", "never")
         await self._run(pair, "up", *flags, *(("--force-recreate",) if force else ()), self.service, bound=CREATING)
 
-    async def _run(self, pair: Pair, *arguments: str, bound: float = READING) -> str:
+    async def _run(self, pair: Pair, *arguments: str, bound: float | None = None) -> str:
         files = [word for file in (self.file, *pair.files) for word in ("-f", str(file))]
-        return await self._compose(files, arguments, pair.env, bound)
+        return await self._compose(files, arguments, pair.env, bound or self._reading)
 
     async def _run_on(self, text: str, pair: Pair, *arguments: str) -> str:
         folder = ["--project-directory", str(self.file.parent), "-f", "-"]
-        return await self._compose(folder, arguments, pair.env, READING, text)
+        return await self._compose(folder, arguments, pair.env, self._reading, text)
 
     async def _compose(
         self, files: Sequence[str], arguments: Sequence[str], env: Mapping[str, str], bound: float, stdin: str = ""
