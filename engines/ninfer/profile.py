@@ -1,0 +1,64 @@
+"""What the house may know of NInfer (`ninfer-serve`)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from engines.ninfer.artifact import read_header
+from engines.openai.probe import chat_probe
+from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Api, Profile, Settling, Sign
+
+_ARTIFACT = re.compile(r"\.ninfer(\.part-\d+)?$")
+
+
+def _healthy(status: int, _body: bytes) -> bool:
+    # Older builds say 200 although they are useless after an engine-wide failure: the probe decides that.
+    return status == 200
+
+
+def _artifacts(command: Sequence[str], _environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Paths by their ending: builds differ in whether the artifact is positional or follows `--model`."""
+    found = (word.partition("=")[2] if word.startswith("-") else word for word in _words(command))
+    return tuple(dict.fromkeys(word for word in found if _ARTIFACT.search(word)))
+
+
+def _words(command: Sequence[str]) -> Iterator[str]:
+    """The words of a command line; those of a shell's `-c` script too."""
+    previous = ""
+    for word in command:
+        if re.fullmatch(r"-[a-z]*c", previous):
+            yield from _script(word)
+        else:
+            yield word
+        previous = word
+
+
+def _script(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # an unclosed quote: the shell will refuse it, we only look for the path
+        return text.split()
+
+
+PROFILE = Profile(
+    name="ninfer",
+    default_port=8080,
+    sign=Sign("/health", _healthy),  # answers only when it is loaded; until then connections get no answer
+    probe=chat_probe,
+    concurrency=1,
+    settling=Settling.COMPLETION,
+    settle_limit=300.0,  # a prefill of 64k takes half a minute, and contexts go to 260k
+    client_paths={
+        CHAT: Api.CHAT,
+        RESPONSES: Api.RESPONSES,
+        MESSAGES: Api.MESSAGES,
+        COUNT_TOKENS: Api.COUNT_TOKENS,
+    },
+    stop_grace=60.0,
+    start_deadline=600.0,
+    artifacts=_artifacts,
+    read_artifact=read_header,
+    reads_label="slotproxy.ninfer.reads",
+)
