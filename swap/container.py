@@ -29,6 +29,7 @@ MENDS = {
     "nvidia": "see that `nvidia-smi` works, and that the NVIDIA Container Toolkit fits the driver",
     "already allocated": "see who listens on that port: `ss -ltnp`",
     "address already in use": "see who listens on that port: `ss -ltnp`",
+    "rlimit": "raise that limit for dockerd itself (`LimitMEMLOCK=infinity` in its unit)",
     "mount": "see that what is mounted is there",
 }
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from swap.dockerd import Docker
 from tests.system.bed import DockerBed
-
-pytest.register_assert_rewrite("tests.swap.runtime_contract")
+from tests.system.workshop import Workshop
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +44,14 @@ def docker_bed(docker_address: str, compose_binary: Path) -> Iterator[DockerBed]
     finally:
         bed.remove_all()
         bed.client.close()
+
+
+@pytest.fixture
+async def workshop(docker_bed: DockerBed, tmp_path: Path) -> AsyncIterator[Workshop]:
+    """A small engine that compose makes, with its file written."""
+    docker = Docker(docker_bed.address)
+    name = docker_bed.name("engine")
+    shop = Workshop(docker_bed, tmp_path, docker, name, docker_bed.images.python, docker_bed.name("project"))
+    shop.write()
+    yield shop
+    await docker.close()
