@@ -1,0 +1,373 @@
+"""Runtime on child processes: an engine given by `command:`, without a container.
+
+It runs in a session of its own and outlives the daemon; the next daemon finds it by its record (`swap.record`) and the
+marks in it (`swap.proc`). Its members count as one: a leader that dies may leave others behind that hold the card's
+memory. Then `events()` tells DIED, but `look()` says RUNNING, without a pid and with the leader's exit code where it
+is known, until `stop()` has ended the last of them; `start()` ends them first, as a container's end would have done.
+A member that moves to a session of its own is lost to us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import shutil
+import signal
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engines.spec import Engine, Pair
+from swap import proc
+from swap.hashing import Hasher
+from swap.launch import Launch
+from swap.ports import (
+    CannotStage,
+    CannotStart,
+    Exit,
+    Fault,
+    Recipe,
+    RuntimeEvent,
+    Sight,
+    Status,
+    Unfinished,
+    Unreachable,
+)
+from swap.record import Record, Records, Run, changes
+
+T = TypeVar("T")
+
+TICK = 0.2  # seconds between two looks of `events()`
+STOP_TICK = 0.05
+READ_LIMIT = 10.0  # seconds for reading our own files and /proc
+WRITE_LIMIT = 60.0  # seconds for staging and starting: durable writes, and the launcher's own limit
+KILL_LIMIT = 10.0  # seconds that SIGKILL may take; a driver call that hangs can hold a process longer
+
+
+class ChildProcess:
+    """One engine's process group. `state`: the folder below which its records and its output are kept."""
+
+    def __init__(self, engine: Engine, state: Path) -> None:
+        self._engine = engine
+        self._records = Records(state / "processes" / engine.name)
+        self._hasher = Hasher(self._records.folder / "hashes.json")
+        self._lock = threading.Lock()  # held by whoever reads and writes the record, always off the event loop
+        self._looked = False
+        self._seen: Record | None = None  # the last look's, once there was one
+        self._listeners: list[deque[RuntimeEvent]] = []
+
+    # ------------------------------------------------------------------------------------------ the Runtime port
+
+    async def look(self) -> Sight:
+        return await self._sight(await self._read(self._observe))
+
+    async def declared(self, pair: Pair) -> Recipe:
+        recipe = await self._read(partial(_declare, self._engine, pair))
+        try:
+            digest = await self._hasher.digest(Path(recipe.image))
+        except Fault as fault:
+            raise CannotStage(f"{pair.label}: {fault.what}", fault.mend, passing=fault.passing) from fault
+        return replace(recipe, image_id=f"sha256:{digest.sha256}")
+
+    async def stage(self, pair: Pair) -> Sight:
+        recipe = await self.declared(pair)
+        return await self._sight(await self._act("staging", partial(self._stage, recipe)))
+
+    async def put_back(self) -> Sight:
+        return await self._sight(await self._act("putting back", self._put_back))
+
+    async def start(self, id: str) -> None:
+        record = await self._read(self._observe)
+        if record is None or record.id != id:
+            raise self._no_such(id)
+        await self._expect_executable(record.recipe)
+        await self._act("the start", partial(self._start, id))
+
+    async def stop(self, id: str, grace: float) -> Exit:
+        record = await self._read(self._observe)
+        if record is None or record.id != id or record.run is None:
+            return Exit(None, forced=False)
+        forced = not await self._ended(record.run, signal.SIGTERM, grace)
+        if forced and not await self._ended(record.run, signal.SIGKILL, KILL_LIMIT):
+            what = f"{self._engine.name} is still there {KILL_LIMIT:g} s after SIGKILL"
+            mend = "a hung driver can hold it; see the kernel's log (`dmesg`); only a reboot may help"
+            raise Unfinished(what, mend, ended=_Ended(partial(self._until_gone, record.run)))
+        record = await self._read(self._observe)
+        code = record.exit_code if record is not None and record.id == id else None
+        return Exit(code, forced or code == 137)
+
+    async def log_tail(self, id: str) -> str:
+        return await self._read(partial(self._records.log_tail, id))
+
+    def events(self) -> AsyncGenerator[RuntimeEvent, None]:
+        listener: deque[RuntimeEvent] = deque()
+        self._listeners.append(listener)
+        return self._listen(listener)
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    def _observe(self) -> Record | None:
+        """The record, brought up to date with what lives."""
+        with self._lock:
+            return self._observe_locked()
+
+    def _observe_locked(self) -> Record | None:
+        record = self._records.current()
+        if record is not None and record.run is not None and record.running:
+            record = self._brought_up_to_date(record, record.run)
+        self._tell(record)
+        return record
+
+    def _brought_up_to_date(self, record: Record, run: Run) -> Record:
+        if proc.lives(run.leader):
+            return record
+        code = proc.reap(run.leader)
+        if code is None:  # told before, or never: then it was another's child
+            code = self._seen.exit_code if self._seen is not None and self._seen.run == run else record.exit_code
+        now = replace(record, ended=True, exit_code=code, gone=not proc.living(run.leader))
+        if now != record:
+            self._keep(now)
+        return now
+
+    def _keep(self, record: Record) -> None:
+        """Write down what was seen. A full disk must not blind us: it can be seen again, and is known till then."""
+        with contextlib.suppress(OSError):
+            self._records.write(record)
+
+    async def _sight(self, record: Record | None) -> Sight:
+        if record is None:
+            return Sight(Status.ABSENT)
+        run = record.run
+        running = Status.RUNNING if record.running else Status.EXITED
+        return Sight(
+            status=Status.CREATED if run is None else running,
+            id=record.id,
+            started_at=run.started_at if run else "",
+            exit_code=record.exit_code,
+            pid=run.leader.pid if run and not record.ended else None,
+            recipe=record.recipe,
+            owner="slotproxy, by `command:`",
+            tag_id=await self._digest_now(record.recipe.image),
+        )
+
+    async def _digest_now(self, image: str) -> str:
+        try:
+            return f"sha256:{(await self._hasher.digest(Path(image))).sha256}"
+        except Fault:
+            return ""  # it isn't there any more; what runs, runs
+
+    # ------------------------------------------------------------------------------------------ changes
+
+    def _tell(self, now: Record | None) -> None:
+        news = changes(self._seen, now) if self._looked else ()
+        self._looked, self._seen = True, now
+        for listener in tuple(self._listeners):
+            listener.extend(news)
+
+    async def _listen(self, listener: deque[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent, None]:
+        try:
+            while True:
+                await self._read(self._observe)
+                while listener:
+                    yield listener.popleft()
+                await asyncio.sleep(TICK)
+        finally:
+            self._listeners.remove(listener)
+
+    # ------------------------------------------------------------------------------------------ staging, in a thread
+
+    def _stage(self, recipe: Recipe) -> Record:
+        with self._lock:
+            old = self._stopped()
+            if old is not None and old.recipe == recipe:
+                return old
+            return self._replaced(old, Record(recipe))
+
+    def _put_back(self) -> Record:
+        with self._lock:
+            now, old = self._stopped(), self._records.previous()
+            if now is None or old is None:
+                raise CannotStage(f"nothing of {self._engine.name} was replaced", f"slotctl stage {self._engine.name}")
+            return self._replaced(old, old)
+
+    def _stopped(self) -> Record | None:
+        record = self._observe_locked()
+        if record is not None and record.running:
+            raise CannotStage(f"{self._engine.name} is running", "stop it first, by a swap to another engine")
+        return record
+
+    def _replaced(self, old: Record | None, new: Record) -> Record:
+        try:
+            self._records.replace(old, new)
+        except OSError as error:
+            what = f"{self._records.folder} can't be written: {error.strerror}"
+            raise CannotStage(what, "make room, or make it writable") from error
+        self._looked, self._seen = True, new
+        return new
+
+    # ------------------------------------------------------------------------------------------ starting
+
+    async def _expect_executable(self, recipe: Recipe) -> None:
+        """What runs must be what was staged: nobody keeps an old executable as Docker keeps an old image."""
+        now = await self._digest_now(recipe.image)
+        if now != recipe.image_id:
+            what = f"{recipe.image} {'has changed since it was staged' if now else 'is not there any more'}"
+            raise CannotStart(what, f"put the old one back, or slotctl stage {self._engine.name}")
+
+    def _start(self, id: str) -> None:
+        """In a thread."""
+        with self._lock:
+            record = self._observe_locked()
+            if record is None or record.id != id:
+                raise self._no_such(id)
+            if record.running and not record.ended:
+                return
+            if record.run is not None:
+                self._end_survivors(record.run)
+            self._spawn(record)
+
+    def _no_such(self, id: str) -> CannotStart:
+        name = self._engine.name
+        return CannotStart(f"nothing of {name} is staged as {id}", f"slotctl stage {name}")
+
+    def _end_survivors(self, run: Run) -> None:
+        for _ in range(round(KILL_LIMIT / STOP_TICK)):
+            left = proc.living(run.leader)
+            if not left:
+                return
+            self._signal(left, signal.SIGKILL)
+            threading.Event().wait(STOP_TICK)
+        pids = ", ".join(str(one.pid) for one in left)
+        raise CannotStart(
+            f"{self._engine.name}: its last run has left processes behind that won't die: {pids}",
+            "see the kernel's log (`dmesg`)",
+            passing=True,
+        )
+
+    def _spawn(self, record: Record) -> None:
+        command, env = record.recipe.command, dict(record.recipe.env)
+        try:
+            launch = Launch(self._records.begin_log(record.id))
+        except OSError as error:
+            raise self._cannot_start(command, error) from error
+        try:
+            run = Run(proc.mark(launch.pid), datetime.now(UTC).isoformat())
+            started = Record(record.recipe, record.id, run)
+            self._records.write(started)
+            launch.go(_executable(command, env), command, env)
+        except (OSError, CannotStage) as error:
+            launch.abandon()
+            self._keep(record)
+            raise self._cannot_start(command, error) from error
+        self._tell(started)
+
+    def _cannot_start(self, command: tuple[str, ...], error: Exception) -> CannotStart:
+        return CannotStart(f"{self._engine.name} can't be started: {command[0]}: {error}", "correct its command")
+
+    # ------------------------------------------------------------------------------------------ stopping
+
+    async def _ended(self, run: Run, number: signal.Signals, limit: float) -> bool:
+        """Signal everyone of the session, whoever joins later too; True when all have gone within `limit` seconds."""
+        told: set[proc.Process] = set()
+        deadline = asyncio.get_running_loop().time() + limit
+        while not await self._read(partial(self._signalled, run, number, told)):
+            if asyncio.get_running_loop().time() >= deadline:
+                return False
+            await asyncio.sleep(STOP_TICK)
+        return True
+
+    def _signalled(self, run: Run, number: signal.Signals, told: set[proc.Process]) -> bool:
+        """In a thread: True when nobody is left."""
+        with self._lock:
+            record = self._observe_locked()
+            if record is None or record.run != run or record.gone:
+                return True
+            left = [one for one in proc.living(run.leader) if one not in told]
+            self._signal(left, number)
+            told.update(left)
+            return False
+
+    def _signal(self, targets: list[proc.Process], number: signal.Signals) -> None:
+        for target in targets:
+            try:
+                proc.send(target, number)
+            except PermissionError as error:
+                what = f"{self._engine.name}: process {target.pid} runs as another user and can't be stopped"
+                raise Unreachable(what, "let its command stay with the daemon's user") from error
+
+    async def _until_gone(self, run: Run) -> None:
+        await self._ended(run, signal.SIGKILL, math.inf)
+
+    # ------------------------------------------------------------------------------------------ threads with a bound
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        """Run short work off the event loop. Raises Unreachable when it takes too long."""
+        answer = await _in_thread(work, READ_LIMIT)
+        if not answer.done():
+            what = f"{self._records.folder} hasn't answered in {READ_LIMIT:g} s"
+            raise Unreachable(what, "look after its disk", passing=True)
+        return answer.result()
+
+    async def _act(self, what: str, work: Callable[[], T]) -> T:
+        """Run work that changes something. Raises Unfinished when it takes too long: then it is still under way."""
+        answer = await _in_thread(work, WRITE_LIMIT)
+        if not answer.done():
+            told = f"{what} of {self._engine.name} has taken more than {WRITE_LIMIT:g} s"
+            ended = _Ended(partial(_end_of, answer))
+            raise Unfinished(told, f"look after the disk of {self._records.folder}", ended=ended)
+        return answer.result()
+
+
+async def _in_thread(work: Callable[[], T], limit: float) -> asyncio.Future[T]:
+    """The work's answer, done or not after `limit` seconds."""
+    answer = asyncio.get_running_loop().run_in_executor(None, work)
+    answer.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody may be left to hear of it
+    await asyncio.wait({answer}, timeout=limit)
+    return answer
+
+
+class _Ended(Awaitable[None]):
+    """The end of something that we stopped waiting for; may be awaited often, or never."""
+
+    def __init__(self, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._wait = wait
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._wait().__await__()
+
+
+async def _end_of(answer: asyncio.Future[Any]) -> None:
+    await asyncio.wait({answer})
+
+
+def _declare(engine: Engine, pair: Pair) -> Recipe:
+    """The recipe without its image id. Raises CannotStage."""
+    command = pair.command or engine.command
+    env = {**engine.env, **pair.env}
+    executable = _executable(command, env)
+    image = pair.image or executable
+    words = (executable, *command[1:])
+    if os.path.realpath(image) not in map(os.path.realpath, words):
+        what = f"{pair.label}: its image {image} is no part of its command"
+        raise CannotStage(what, "name the program that the command runs: its content tells pairs apart")
+    return Recipe(image, "", command=command, env=tuple(sorted(env.items())), contained=False)
+
+
+def _executable(command: tuple[str, ...], env: dict[str, str]) -> str:
+    """Where the command's program is, by the engine's own PATH. Raises CannotStage."""
+    program = command[0] if command else ""
+    if "/" in program and not program.startswith("/"):
+        raise CannotStage(
+            f"the command's program {program} is relative, and an engine runs in /", "give its whole path"
+        )
+    found = shutil.which(program, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise CannotStage(f"there is no program {program or '(empty command)'} that can be run", "correct the command")
+    return found
