@@ -11,9 +11,16 @@ import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 
+import hypothesis
 import pytest
 from blockbuster import BlockBuster, BlockingError
 from pytest_asyncio import is_async_test
+
+# How long an example takes says how busy the machine is, nothing of the code.
+hypothesis.settings.register_profile(
+    "slotproxy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("slotproxy")
 
 OURS = ["slotproxy", "swap", "engines"]
 _blockbuster = BlockBuster(OURS)  # a blocking call counts if it comes from our own code

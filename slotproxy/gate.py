@@ -1,0 +1,357 @@
+"""The gate: where requests wait for their turn, or for the card, and where the controller holds them back.
+
+Requests go through ⇔ the gate is open, no hold is set, and the engine has a free place. Three parts:
+
+- `SlotGate._admit_next` decides, synchronously, and everything that may have made room calls it: a place was left,
+  the gate opened, a hold ended, somebody came. Whose turn it is, `slotproxy.turns` says.
+- `enter()` is the only place where requests wait. One future answers each of them, once: with a `Place`, `Expired` or
+  `Refused`. If the client leaves in the very moment in which it got a place, that place goes to the next.
+- Who holds a `Place` tells how it ends: `settle()` (the client has left, the engine still works), `leave()` (free).
+
+The gate belongs to one event loop and isn't thread-safe. It never polls: each wait has a timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from slotproxy.config import SlotSettings
+from slotproxy.hold import Hold
+from slotproxy.turns import Turns, Waiter
+
+State: TypeAlias = Literal["open", "closed", "refusing", "held"]
+
+RETRY_BUSY = (1.0, 60.0)  # bounds of Retry-After when a limit is reached, in seconds
+RETRY_REFUSED = 30.0  # somebody has to do something first
+RETRY_ENDED = 5.0  # about what a restart of the daemon takes
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A place at the engine; exactly one `leave()` takes effect. Whoever gets one has to leave it.
+
+    `held` is how long the request waited, in seconds. `cut` is set when the operator ends the requests in flight.
+    """
+
+    engine: str
+    held: float
+    cut: asyncio.Event
+    _slot: str = field(repr=False)
+    _opening: int = field(repr=False)
+    _gate: SlotGate = field(repr=False)
+    _settling: bool = field(default=False, repr=False)
+
+    def settle(self) -> None:
+        """The client has left, the engine still works: the place stays taken, but `drained()` doesn't wait for it."""
+        self._settling = True
+        self._gate._note_idle()
+
+    def leave(self) -> None:
+        """The engine is free for the next request."""
+        self._gate._leave(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """It waited past its deadline, `waited` seconds, and never reached an engine: 503 with Retry-After."""
+
+    waited: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """429: over a limit, at once. 503: the gate refuses, with the operator's or the controller's reason."""
+
+    status: int
+    reason: str
+    retry_after: float
+
+
+Answer: TypeAlias = Place | Expired | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One slot's requests now."""
+
+    waiting: int
+    in_flight: int
+    settling: int
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """The gate now. `held`: it is open but for the hold; `engine`: the one that it is open to (also when held).
+
+    `in_flight` are clients' requests; `settling` places come on top. Both count every place that isn't left yet.
+    `held_for`: seconds until the hold expires, inf when it doesn't, None when none is set.
+    `longest_wait`: seconds, of those who wait now. `slots` names the slots with at least one request.
+    """
+
+    state: State
+    engine: str | None
+    reason: str
+    waiting: int
+    waiting_bytes: int
+    in_flight: int
+    settling: int
+    held_for: float | None
+    longest_wait: float
+    slots: Mapping[str, SlotView]
+
+
+@dataclass(eq=False, slots=True)
+class _Ticket(Waiter):
+    """One waiting request and the future that answers it. Cancelled: its client left, and it hasn't noticed yet."""
+
+    answer: asyncio.Future[Answer]
+
+
+class SlotGate:
+    """Implements `swap.ports.Gate` for the controller. Sizes in bytes, times in seconds.
+
+    `max_waiting` and `max_waiting_bytes` limit all slots together.
+    """
+
+    def __init__(self, *, max_waiting: int, max_waiting_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._max_waiting = max_waiting
+        self._max_waiting_bytes = max_waiting_bytes
+        self._now = now
+        self._turns: Turns[_Ticket] = Turns()
+        self._places: set[Place] = set()
+        self._engine = ""  # the last one that the gate opened to
+        self._concurrency = 0
+        self._opening = 0  # counts changes of engine: places of an earlier opening take no room
+        self._open = False
+        self._refusal: Refused | None = None
+        self._ended = False
+        self._hold = Hold(now, self._admit_next)
+        self._idle = asyncio.Event()  # set ⇔ no client's request is in flight at this opening
+        self._idle.set()
+
+    # ---------------------------------------------------------------------------------------------- requests
+
+    async def enter(self, slot: SlotSettings, *, size: int, within: float | None = None) -> Answer:
+        """Wait for a turn, or for the card, at most `slot.max_hold` seconds and at most `within`.
+
+        `size`: the bytes that are held meanwhile. Cancelled (the client left): its place in the line and its bytes are
+        free at once, and a place that it had just got goes to the next. Run in a task of its own, the task's result
+        must not be thrown away: a `Place` in it has to be left.
+        """
+        ticket = self._arrive(slot, size)
+        patience = slot.max_hold if within is None else min(slot.max_hold, within)
+        timer = asyncio.get_running_loop().call_later(patience, self._expire, ticket)
+        try:
+            return await ticket.answer
+        except BaseException:
+            self._withdraw(ticket)
+            raise
+        finally:
+            timer.cancel()
+
+    def _arrive(self, slot: SlotSettings, size: int) -> _Ticket:
+        """A ticket that is answered already (let in, or refused), or waits in its slot's line."""
+        ticket = _Ticket(slot, size, self._now(), asyncio.get_running_loop().create_future())
+        if self._refusal is not None:
+            ticket.answer.set_result(self._refusal)
+            return ticket
+        self._turns.add(ticket)
+        self._admit_next()
+        if not ticket.answer.done() and (limit := self._limit_passed(slot)):
+            self._turns.remove(ticket)
+            ticket.answer.set_result(Refused(429, limit, self._retry_after()))
+        return ticket
+
+    def _admit_next(self) -> None:
+        """Let in those whose turn it is, as long as there is room."""
+        while self._room() and (turn := self._turns.next(self._in_flight())):
+            if turn.waiter.answer.cancelled():
+                self._turns.remove(turn.waiter)  # no turn is used up by one who has left
+            else:
+                self._admit(self._turns.take(turn))
+
+    def _room(self) -> bool:
+        return self._open and self._hold.left() is None and self._in_flight().total() < self._concurrency
+
+    def _in_flight(self) -> Counter[str]:
+        """Places taken at the engine, settling ones included, by slot."""
+        return Counter(place._slot for place in self._places if place._opening == self._opening)
+
+    def _admit(self, ticket: _Ticket) -> None:
+        held = self._now() - ticket.since
+        place = Place(self._engine, held, asyncio.Event(), ticket.slot.name, self._opening, self)
+        self._places.add(place)
+        self._note_idle()
+        ticket.answer.set_result(place)
+
+    def _expire(self, ticket: _Ticket) -> None:
+        if ticket.answer.done():
+            return
+        self._turns.remove(ticket)
+        waited = self._now() - ticket.since
+        ticket.answer.set_result(Expired(waited, f"waited {waited:.1f} s {self._waiting_for()}"))
+
+    def _withdraw(self, ticket: _Ticket) -> None:
+        """Its client left: undo what the ticket has, a turn in the line or a place that it got in this moment."""
+        self._turns.remove(ticket)
+        if (
+            not ticket.answer.cancelled()
+            and ticket.answer.done()
+            and isinstance(place := ticket.answer.result(), Place)
+        ):
+            place.leave()
+
+    def _leave(self, place: Place) -> None:
+        if place in self._places:
+            self._places.remove(place)
+            self._admit_next()
+            self._note_idle()
+
+    # ------------------------------------------------------------------------------------- the controller's side
+
+    def open(self, engine: str, concurrency: int) -> None:
+        """Release waiting requests to `engine`, never more than `concurrency` at once.
+
+        Opened again to the same engine, requests still in flight there keep their places; opened to another, the
+        places at the one before count no more.
+        """
+        if self._ended:
+            return
+        if engine != self._engine:
+            self._engine = engine
+            self._opening += 1
+        self._concurrency = concurrency
+        self._open, self._refusal = True, None
+        self._admit_next()
+        self._note_idle()
+
+    def close(self) -> None:
+        """Everyone waits. Requests in flight go on."""
+        if not self._ended:
+            self._open, self._refusal = False, None
+
+    def refuse(self, reason: str) -> None:
+        """Everyone, also who waits, is answered 503 with `reason`, until `open()` or `close()`."""
+        if not self._ended:
+            self._refuse(Refused(503, reason, RETRY_REFUSED))
+
+    def end(self, reason: str) -> int:
+        """Shut down for good: who waits is answered 503 and nobody enters any more; returns how many waited.
+
+        Requests in flight go on: `drained()` waits for them, `cut()` ends them.
+        """
+        self._ended = True
+        return self._refuse(Refused(503, reason, RETRY_ENDED))
+
+    def _refuse(self, refusal: Refused) -> int:
+        self._open, self._refusal = False, refusal
+        waiting = [ticket for ticket in self._turns if not ticket.answer.done()]
+        for ticket in waiting:
+            self._turns.remove(ticket)
+            ticket.answer.set_result(refusal)
+        return len(waiting)
+
+    async def drained(self, timeout: float) -> bool:
+        """True as soon as no client's request is in flight at the engine; False after `timeout` seconds.
+
+        Settling places don't count, nor do requests still ending at an engine that the gate was open to before.
+        With a hold or a closed gate it stays true; with an open one, the next request is already on its way.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._idle.is_set():
+                    await self._idle.wait()
+        except TimeoutError:
+            return self._idle.is_set()
+        return True
+
+    def cut(self) -> int:
+        """Ask every request in flight to end in-band now; returns how many were asked.
+
+        Settling places are told, too (nobody needs to wait for them any longer), but not counted.
+        """
+        for place in self._places:
+            place.cut.set()
+        return sum(not place._settling for place in self._places)
+
+    def _note_idle(self) -> None:
+        if any(place._opening == self._opening and not place._settling for place in self._places):
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    # -------------------------------------------------------------------------------------------- the operator's hold
+
+    def hold(self, seconds: float | None) -> None:
+        """Let nobody through until `release()`, or for so many seconds; replaces a hold that is set."""
+        self._hold.set(seconds)
+
+    def release(self) -> bool:
+        """End the hold; who waited goes through as the engine takes them. False: none was set."""
+        return self._hold.release()
+
+    # ------------------------------------------------------------------------------------------------- what it says
+
+    def view(self) -> GateView:
+        """The gate now, for status, metrics and messages."""
+        slots = self._slot_views()
+        return GateView(
+            state=self._state(),
+            engine=self._engine if self._open else None,
+            reason=self._refusal.reason if self._refusal else "",
+            waiting=len(self._turns),
+            waiting_bytes=self._turns.bytes,
+            in_flight=sum(slot.in_flight for slot in slots.values()),
+            settling=sum(slot.settling for slot in slots.values()),
+            held_for=self._hold.left(),
+            longest_wait=self._longest_wait(),
+            slots=slots,
+        )
+
+    def _slot_views(self) -> dict[str, SlotView]:
+        waiting = Counter(ticket.slot.name for ticket in self._turns)
+        in_flight = Counter(place._slot for place in self._places if not place._settling)
+        settling = Counter(place._slot for place in self._places if place._settling)
+        names = waiting | in_flight | settling
+        return {name: SlotView(waiting[name], in_flight[name], settling[name]) for name in sorted(names)}
+
+    def _state(self) -> State:
+        if self._refusal is not None:
+            return "refusing"
+        if not self._open:
+            return "closed"
+        return "open" if self._hold.left() is None else "held"
+
+    def _longest_wait(self) -> float:
+        now = self._now()
+        return max((now - ticket.since for ticket in self._turns), default=0.0)
+
+    def _waiting_for(self) -> str:
+        match self._state():
+            case "open":
+                return f"for its turn at {self._engine}"
+            case "held":
+                return "while the operator holds requests"
+            case _:
+                return "for an engine to be ready"
+
+    def _limit_passed(self, slot: SlotSettings) -> str | None:
+        """Which limit the line passes, with the request that has just joined it."""
+        if self._turns.of(slot.name) > slot.max_waiting:
+            return f"slot {slot.name}: {slot.max_waiting} requests wait already"
+        if len(self._turns) > self._max_waiting:
+            return f"{self._max_waiting} requests wait already"
+        if self._turns.bytes > self._max_waiting_bytes:
+            return f"waiting requests would hold more than {self._max_waiting_bytes} bytes"
+        return None
+
+    def _retry_after(self) -> float:
+        """A guess at when there may be room: when the hold expires, else after as long as the oldest has waited."""
+        least, most = RETRY_BUSY
+        return min(max(least, self._hold.left() or self._longest_wait()), most)

@@ -1,0 +1,108 @@
+"""Who waits, and whose turn is next. Pure: no clock, no event loop, nobody is woken here.
+
+    1. The slot of higher priority goes first. But each turn that goes past a lower slot that waits is counted, and
+       after PATIENCE of them in a row comes a fair turn, in which priorities don't count.
+    2. Among slots of the same priority, and among all in a fair turn: the slot whose last turn is longest ago. A slot
+       that was away has saved up one turn by it, not many.
+    3. Within a slot: first come, first served.
+
+So none starves: the head of a slot's line is served within (PATIENCE + 1) x (number of slots) turns, whatever the
+others do. For of PATIENCE + 1 turns in a row one at least goes by rule 2 among slots that include the given one, and
+by rule 2 no other slot gets a second turn before the given one has had its first. (Not counted: what a slot waits at
+its own `max_in_flight`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from slotproxy.config import SlotSettings
+
+PATIENCE = 4
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """A request that waits: `size` of its body in bytes, `since` on the gate's clock."""
+
+    slot: SlotSettings
+    size: int
+    since: float
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Generic[W]):
+    """Whose turn it is. `passes`: it goes past a slot of lower priority that waits."""
+
+    waiter: W
+    passes: bool
+
+
+class Turns(Generic[W]):
+    """Everyone who waits, in one line for each slot. All of one slot's settings come from the head of its line."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[W, None]] = {}  # in the order of arrival; a dict for its quick removal
+        self._last: dict[str, int] = {}  # slot → the number of its last turn
+        self._turn = 0
+        self._passes = 0  # turns in a row that went past a lower slot
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return sum(len(line) for line in self._lines.values())
+
+    def __iter__(self) -> Iterator[W]:
+        for line in self._lines.values():
+            yield from line
+
+    def of(self, slot: str) -> int:
+        """How many of that slot wait."""
+        return len(self._lines.get(slot, ()))
+
+    def add(self, waiter: W) -> None:
+        self._lines.setdefault(waiter.slot.name, {})[waiter] = None
+        self.bytes += waiter.size
+
+    def remove(self, waiter: W) -> None:
+        """Forget one who waits; nothing happens if it doesn't."""
+        line = self._lines.get(waiter.slot.name, {})
+        if waiter not in line:
+            return
+        del line[waiter]
+        self.bytes -= waiter.size
+        if not line:
+            del self._lines[waiter.slot.name]
+
+    def next(self, in_flight: Mapping[str, int]) -> Turn[W] | None:
+        """Whose turn it is, given how many of each slot are in flight; changes nothing. None: nobody may go."""
+        heads = [head for head in map(_head, self._lines.values()) if _may_go(head.slot, in_flight)]
+        if not heads:
+            return None
+        top = max(head.slot.priority for head in heads)
+        fair = self._passes >= PATIENCE
+        able = heads if fair else [head for head in heads if head.slot.priority == top]
+        return Turn(min(able, key=self._last_turn), passes=len(able) < len(heads))
+
+    def take(self, turn: Turn[W]) -> W:
+        """Use the turn up: its waiter waits no longer."""
+        self.remove(turn.waiter)
+        self._turn += 1
+        self._last[turn.waiter.slot.name] = self._turn
+        self._passes = self._passes + 1 if turn.passes else 0
+        return turn.waiter
+
+    def _last_turn(self, waiter: W) -> int:
+        return self._last.get(waiter.slot.name, 0)
+
+
+def _head(line: dict[W, None]) -> W:
+    return next(iter(line))
+
+
+def _may_go(slot: SlotSettings, in_flight: Mapping[str, int]) -> bool:
+    return slot.max_in_flight is None or in_flight.get(slot.name, 0) < slot.max_in_flight
