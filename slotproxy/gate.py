@@ -126,6 +126,7 @@ class SlotGate:
         self._turns: Turns[_Ticket] = Turns()
         self._places: set[Place] = set()
         self._engine = ""  # the last one that the gate opened to
+        self._run = ""  # and which run of it
         self._concurrency = 0
         self._opening = 0  # counts changes of engine: places of an earlier opening take no room
         self._open = False
@@ -215,16 +216,16 @@ class SlotGate:
 
     # ------------------------------------------------------------------------------------- the controller's side
 
-    def open(self, engine: str, concurrency: int) -> None:
+    def open(self, engine: str, concurrency: int, run: str = "") -> None:
         """Release waiting requests to `engine`, never more than `concurrency` at once.
 
-        Opened again to the same engine, requests still in flight there keep their places; opened to another, the
-        places at the one before count no more.
+        Opened again to the same `run` of an engine, requests still in flight there keep their places; opened to
+        another engine, or to the same one started anew, the places at the one before count no more.
         """
         if self._ended:
             return
-        if engine != self._engine:
-            self._engine = engine
+        if (engine, run) != (self._engine, self._run):
+            self._engine, self._run = engine, run
             self._opening += 1
         self._concurrency = concurrency
         self._open, self._refusal = True, None

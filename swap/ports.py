@@ -328,8 +328,8 @@ class Journal(Protocol):
 class Gate(Protocol):
     """The controller's side of the gate. Requests go through ⇔ it is open and no hold is set."""
 
-    def open(self, engine: str, concurrency: int) -> None:
-        """Release waiting requests to `engine`, never more than `concurrency` at once."""
+    def open(self, engine: str, concurrency: int, run: str = "") -> None:
+        """Release waiting requests to `engine`, never more than `concurrency` at once; `run` tells its runs apart."""
 
     def close(self) -> None:
         """Everyone waits. Requests in flight go on."""

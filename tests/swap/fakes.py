@@ -362,7 +362,7 @@ class FakeGate:
         else:
             self._drained.set()
 
-    def open(self, engine: str, concurrency: int) -> None:
+    def open(self, engine: str, concurrency: int, run: str = "") -> None:
         self._become(f"open {engine}")
 
     def close(self) -> None:

@@ -1,0 +1,55 @@
+"""slotproxy: `serve` the configured house, or run the `demo` of it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from slotproxy import __version__, config, daemon
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0: ended as asked. 1: can't start. 2: bad usage or configuration."""
+    args = parser().parse_args(argv)
+    try:
+        if args.command == "demo":
+            from slotproxy import demo  # noqa: PLC0415  (a daemon in service needs nothing of it)
+
+            return demo.main(args)
+        return serve(args)
+    except config.ConfigError as error:
+        return _fail(str(error), 2)
+    except daemon.CannotServe as error:
+        return _fail(str(error), 1)
+
+
+def serve(args: argparse.Namespace) -> int:
+    daemon.log_to(sys.stderr)
+    asyncio.run(daemon.serve(config.load(config.config_path(args.config))))
+    return 0
+
+
+def _fail(what: str, code: int) -> int:
+    print(f"slotproxy: {what}", file=sys.stderr)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="slotproxy", description=__doc__)
+    top.add_argument("--version", action="version", version=f"slotproxy {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serving = commands.add_parser("serve", help="the daemon: one port in front of the engines of one card")
+    serving.add_argument("--config", metavar="FILE", help="default: $SLOTPROXY_CONFIG, /etc/slotproxy/slotproxy.yml")
+    trying = commands.add_parser("demo", help="everything on this machine with a simulated card and engines")
+    trying.add_argument("--port", type=int, default=8080, metavar="N", help="where clients connect (default 8080)")
+    trying.add_argument("--state", type=Path, metavar="DIR", help="keep all files here (default: a temporary folder)")
+    trying.add_argument("--tour", action="store_true", help="run clients through swaps, say what happened, and end")
+    trying.add_argument("--json", action="store_true", help="print what happened as JSON on stdout")
+    return top
+
+
+if __name__ == "__main__":
+    sys.exit(main())

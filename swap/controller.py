@@ -1,0 +1,390 @@
+"""One queue, one loop: event → step → gate, answers, effects → event.
+
+Everything that happens comes in as an event, in one order, and only the loop touches the state. It writes the journal
+before an effect that changes something, sets the gate as the state says, and starts the awaited effect as a task of
+its own TaskGroup. Engines are watched level-triggered: whatever their runtime tells, we look, and say what differs
+from what the machine believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+
+from engines.spec import Engine, Pair
+from swap.evidence import evidence_of
+from swap.hands import Hands, Wish
+from swap.machine import START, step
+from swap.moves import (
+    Aborted,
+    Answer,
+    Awaited,
+    Code,
+    Died,
+    Effect,
+    Event,
+    Failed,
+    Interrupt,
+    Order,
+    Ordered,
+    Overdue,
+    PutBack,
+    Record,
+    Stage,
+    Start,
+    Stop,
+    Unit,
+    Up,
+    Warm,
+)
+from swap.ports import Change, Fault, Foreign, Gate, JournalEntry, Ledger, RuntimeEvent, Sight
+from swap.state import Closed, Open, Refusing, State, gate, phase
+
+WATCH_PAUSE = 1.0  # seconds before asking for events again after their source broke
+LOOK_EVERY = 10.0  # seconds between looks at each engine, whatever its events say
+JOURNAL_LIMIT = 10.0  # seconds that a durable write may take
+CHANGES = (Stage, PutBack, Stop, Start)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One phase of an order as it passes; `elapsed` seconds since the order."""
+
+    phase: str
+    text: str
+    elapsed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an order ended: what is true now."""
+
+    code: int
+    text: str
+    serving: str | None
+    elapsed: float
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """Somebody who waits for an order. Throwing it away changes nothing: the order goes on."""
+
+    order: Order
+    since: float = field(default_factory=time.monotonic)
+    news: asyncio.Queue[Progress | Ended] = field(default_factory=asyncio.Queue)
+
+    async def follow(self) -> AsyncIterator[Progress | Ended]:
+        """Each phase as it passes; the last is `Ended`."""
+        while True:
+            item = await self.news.get()
+            yield item
+            if isinstance(item, Ended):
+                return
+
+
+@dataclass
+class Controller:
+    """Owns the state. `run()` is the loop; the other methods may be called from anywhere on the same event loop."""
+
+    engines: Mapping[str, Engine]
+    hands: Hands
+    ledger: Ledger
+    gate: Gate
+    state: State = START
+    since: float = field(default_factory=time.monotonic)  # when the phase began
+    text: str = ""
+    _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    _tickets: list[Ticket] = field(default_factory=list)
+    _ids: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
+    _task: asyncio.Task[None] | None = None
+    _interrupted: set[int] = field(default_factory=set)
+    _last_gate: Open | Closed | Refusing | None = None
+    _hands: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._log = structlog.get_logger("slotproxy.swap")
+        self.hands.say = self.say
+
+    # ------------------------------------------------------------------------------------------ what people ask
+
+    def order(self, engine: str, pair: str, *, trial: bool, cut: bool, wish: Wish) -> Ticket:
+        """Ask for a swap. The ticket tells how it goes; the order doesn't need it."""
+        order = Order(self._ids(), engine, pair, trial, cut)
+        self.hands.wishes[order.id] = wish
+        ticket = Ticket(order)
+        self._tickets.append(ticket)
+        self._events.put_nowait(Ordered(order))
+        return ticket
+
+    def abort(self) -> str | None:
+        """Give the order up that is under way; returns its target, None where there is none."""
+        order = self.state.order
+        if order is None:
+            return None
+        self._events.put_nowait(Aborted())
+        return f"{order.engine}:{order.pair}"
+
+    async def stage(self, engine: str, pair: Pair) -> Sight:
+        """Make a stopped engine's container what the pair declares. Raises Fault: it runs, a swap is under way, …"""
+        async with self._hands:
+            if self.state.order is not None:
+                raise Fault(
+                    f"a swap to {self.state.order.engine} is under way", "stage when it has ended", passing=True
+                )
+            sight = await self.hands.runtimes[engine].look()
+            if sight.running:
+                raise Fault(f"{engine} is running", "a swap stages it at the right moment; or swap away from it first")
+            return await self.hands.runtimes[engine].stage(pair)
+
+    async def settled(self) -> None:
+        """Returns when something serves, or nothing will without a person or time: start-up is over."""
+        await self._settled.wait()
+
+    def say(self, text: str) -> None:
+        """What the current wait is about, for who follows it."""
+        if text != self.text:
+            self.text = text
+            self._tell_progress()
+
+    # ------------------------------------------------------------------------------------------ the loop
+
+    async def run(self) -> None:
+        """Until cancelled. Engines that run are left alone when it ends."""
+        async with asyncio.TaskGroup() as tasks:
+            for name in self.engines:
+                tasks.create_task(self._watch(name), name=f"watch {name}")
+            assert START.doing is not None
+            await self._begin(START.doing, tasks)
+            while True:
+                event = await self._events.get()
+                await self._take(event, tasks)
+
+    async def _take(self, event: Event, tasks: asyncio.TaskGroup) -> None:
+        before = self.state
+        self.state, effects = step(before, event)
+        self._log.info("step", took=type(event).__name__, phase=phase(self.state), up=_labels(self.state.up))
+        if self.state.doing != before.doing:
+            self.since, self.text = time.monotonic(), ""
+        self._set_gate()
+        if self.state.serving != before.serving and self.state.serving:
+            await self._write_journal("serving")
+        if isinstance(event, Ordered):
+            self._join(event.order)
+        for effect in effects:
+            await self._act(effect, tasks)
+        if phase(self.state) != phase(before) or self.state.doing != before.doing:
+            self._tell_progress()
+        if phase(self.state) in ("serving", "dark"):
+            self._settled.set()
+
+    async def _act(self, effect: Effect, tasks: asyncio.TaskGroup) -> None:
+        match effect:
+            case Answer(order, code, why):
+                self._answer(order, code, why)
+            case Record():
+                await self._record(effect)
+            case Interrupt(n):
+                self._interrupt(n)
+            case _:
+                await self._begin(effect, tasks)
+
+    async def _begin(self, effect: Awaited, tasks: asyncio.TaskGroup) -> None:
+        if isinstance(effect, CHANGES) and (fault := await self._write_journal(type(effect).__name__.lower())):
+            self._events.put_nowait(Failed(effect.n, f"the journal can't be written: {fault}", passing=True))
+            return
+        self._task = tasks.create_task(self._carry_out(effect), name=f"{type(effect).__name__} {effect.n}")
+
+    async def _carry_out(self, effect: Awaited) -> None:
+        """Exactly one report, whatever happens; a bug of ours fails that step, it does not end the daemon."""
+        try:
+            async with self._hands:
+                report: Event = await self.hands.carry_out(effect, self.state.order)
+        except asyncio.CancelledError:
+            if effect.n not in self._interrupted:
+                raise
+            self._interrupted.discard(effect.n)
+            report = Failed(effect.n, "given up by the operator", passing=True)
+        except Exception as error:
+            self._log.exception("a step broke", step=type(effect).__name__)
+            truth_unknown = isinstance(effect, Start | Stop)
+            broke = f"{type(effect).__name__.lower()} broke: {error!r}"
+            report = Overdue(effect.n) if truth_unknown else Failed(effect.n, broke, passing=True)
+        self._events.put_nowait(report)
+
+    def _interrupt(self, n: int) -> None:
+        if self._task is not None and not self._task.done():
+            self._interrupted.add(n)
+            self._task.cancel()
+
+    # ------------------------------------------------------------------------------------------ what follows a step
+
+    def _set_gate(self) -> None:
+        wanted = gate(self.state)
+        if wanted == self._last_gate:
+            return
+        self._last_gate = wanted
+        match wanted:
+            case Open(unit):
+                run = f"{unit.key} {self.hands.known[unit].id} {self.hands.known[unit].started_at}"
+                self.gate.open(unit.engine, self.engines[unit.engine].concurrency, run)
+            case Refusing(why):
+                self.gate.refuse(why or "nothing serves")
+            case Closed():
+                self.gate.close()
+
+    async def _write_journal(self, doing: str) -> Fault | None:
+        """What we are about to do, on disk first. The fault is returned: not every caller can stop for it."""
+        state = self.state
+        served = state.serving or state.last
+        known = self.hands.known.get(served) if served else None
+        entry = JournalEntry(
+            step=doing,
+            serving=served.label if served and served.pair else None,
+            serving_id=known.id if known else None,
+            goal=state.goal.label if state.goal else None,
+            order=f"{state.order.engine}:{state.order.pair}" if state.order else None,
+            trial=bool(state.order and state.order.trial),
+            when=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        try:
+            async with asyncio.timeout(JOURNAL_LIMIT):
+                await asyncio.to_thread(self.hands.journal.write, entry)
+        except TimeoutError:
+            return Fault(f"nothing came in {JOURNAL_LIMIT:g} s", "look after its disk", passing=True)
+        except Fault as fault:
+            self._log.error("journal", fault=str(fault))
+            return fault
+        return None
+
+    async def _record(self, record: Record) -> None:
+        """Evidence of an order's outcome. That it can't be written is said, and changes nothing else."""
+        if record.order is None:
+            return
+        try:
+            card = await self.hands.card.identity()
+            wish = self.hands.wishes.get(record.order.id)
+            evidence = evidence_of(record, self.hands.known[record.unit], self.hands.warmed.get(record.unit), card)
+            if evidence is not None and wish is not None:
+                await asyncio.to_thread(self.ledger.record, evidence)
+                self.hands.known[record.unit].verified = evidence if record.served else None
+        except Fault as fault:
+            self.say(f"no evidence was written: {fault}")
+            self._log.error("no evidence", fault=str(fault))
+
+    def _answer(self, order: Order, code: Code, why: str) -> None:
+        serving = self.state.serving.label if self.state.serving else None
+        for ticket in [t for t in self._tickets if t.order.id == order.id]:
+            elapsed = time.monotonic() - ticket.since
+            ticket.news.put_nowait(Ended(int(code), _truth(code, serving, why), serving, elapsed))
+            self._tickets.remove(ticket)
+        self.hands.wishes.pop(order.id, None)
+        self._log.info("order ended", target=f"{order.engine}:{order.pair}", code=int(code), why=why)
+
+    def _join(self, order: Order) -> None:
+        """The same target as the order under way: this one ends as that one does."""
+        current = self.state.order
+        if current is None or current.id == order.id:
+            return
+        same = (current.engine, current.pair, current.trial) == (order.engine, order.pair, order.trial)
+        for ticket in self._tickets:
+            if same and ticket.order.id == order.id:
+                ticket.order = current
+                self.hands.wishes.pop(order.id, None)
+                ticket.news.put_nowait(self._progress(ticket, f"joined the swap to {current.engine}:{current.pair}"))
+
+    def _tell_progress(self) -> None:
+        current = self.state.order
+        for ticket in self._tickets:
+            if current is not None and ticket.order.id == current.id:
+                ticket.news.put_nowait(self._progress(ticket, self.text))
+
+    def _progress(self, ticket: Ticket, text: str) -> Progress:
+        word = phase(self.state)
+        if self.state.failure:
+            word, text = f"restoring: {word}", text or self.state.failure
+        return Progress(word, text, time.monotonic() - ticket.since)
+
+    # ------------------------------------------------------------------------------------------ behind our back
+
+    async def _watch(self, name: str) -> None:
+        """Look whenever the runtime tells something, and now and then anyway."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_EVERY):
+                    async for event in self.hands.runtimes[name].events():
+                        await self._happened(name, event)
+            except TimeoutError:
+                pass
+            except Fault as fault:
+                self._log.warning("events broke", engine=name, fault=str(fault))
+                await asyncio.sleep(WATCH_PAUSE)
+            await self._happened(name, None)
+
+    async def _happened(self, name: str, event: RuntimeEvent | None) -> None:
+        """Compare what a look shows with what the machine believes; what our own effect is about, its report tells."""
+        try:
+            sight = await self.hands.runtimes[name].look()
+        except Fault as fault:
+            if not isinstance(fault, Foreign):
+                self._log.warning("can't look", engine=name, fault=str(fault))
+            return
+        if self._busy_with(name) or not self.state.looked:
+            return
+        believed = next((unit for unit in self.state.up if unit.engine == name), None)
+        if believed is not None and not self.hands.known[believed].same_run(sight):
+            by_hand = event is not None and event.change is Change.STOPPED and not sight.running
+            self._events.put_nowait(Died(believed, _how(sight), by_hand=by_hand))
+            believed = None
+        if sight.running and believed is None:
+            await self._came_up(name, sight)
+
+    async def _came_up(self, name: str, sight: Sight) -> None:
+        try:
+            unit = await self.hands.meet(name, sight)
+            fit = await self._fit(unit)
+        except Fault as fault:
+            self._log.warning("can't tell what came up", engine=name, fault=str(fault))
+            return
+        if not self._busy_with(name):
+            self._events.put_nowait(Up(0, unit, fit))
+
+    async def _fit(self, unit: Unit) -> bool:
+        """May what came up by itself serve? What served before may; else it must be verified."""
+        if unit == self.state.last:
+            return True
+        known = self.hands.known[unit]
+        subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
+        return self.ledger.verified(subject, await self.hands.card.identity()) is not None
+
+    def _busy_with(self, name: str) -> bool:
+        doing = self.state.doing
+        return isinstance(doing, Start | Stop | Stage | PutBack | Warm) and doing.unit.engine == name
+
+
+def _how(sight: Sight) -> str:
+    if sight.running:
+        return "was started anew by somebody else"
+    return "ended" if sight.exit_code is None else f"exited with code {sight.exit_code}"
+
+
+def _truth(code: Code, serving: str | None, why: str) -> str:
+    match code:
+        case Code.SERVES:
+            return f"{serving} serves"
+        case Code.REFUSED:
+            return f"refused, nothing was changed: {why}"
+        case Code.RESTORED:
+            return f"{serving} serves again: {why}"
+        case Code.DARK:
+            return f"dark, nothing serves: {why}"
+
+
+def _labels(units: frozenset[Unit]) -> list[str]:
+    return sorted(unit.label for unit in units)

@@ -1,0 +1,419 @@
+"""The controller's hands: each awaited effect carried out, each giving exactly one report.
+
+Nothing is decided here. Faults become reports: `Failed` where the truth is known, `Overdue` where a call is still
+under way. Waits that end early when an order is given up are simply cancelled by the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from engines.spec import Engine, GiB
+from swap.address import listener
+from swap.checks import Checker, Verdict
+from swap.drift import differences
+from swap.hostmemory import available
+from swap.known import Known, unit_of
+from swap.moves import (
+    Awaited,
+    Check,
+    Checked,
+    Done,
+    Drain,
+    Failed,
+    Found,
+    Free,
+    Glance,
+    Inspect,
+    Look,
+    Order,
+    Overdue,
+    PutBack,
+    Report,
+    Rest,
+    Seen,
+    Stage,
+    Start,
+    Stop,
+    Unit,
+    Up,
+    Warm,
+)
+from swap.ports import (
+    Card,
+    CardProcess,
+    Fault,
+    Foreign,
+    Gate,
+    Journal,
+    Runtime,
+    Sight,
+    Unfinished,
+    Unreachable,
+)
+from swap.readiness import Answered, Readiness
+
+POLL = 0.25  # seconds between two looks while something is awaited
+CUT_LIMIT = 5.0  # seconds that requests have to end once they are cut
+GLANCE_LIMIT = 15.0  # seconds to wait for an overdue call before saying that it can't be asked
+BACKOFF = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)  # seconds, by attempt
+
+Told = Report | Up | Overdue
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long to wait, in seconds. `drain` and `freeing` from the configuration; an order may bring its own drain."""
+
+    drain: float = 60.0
+    freeing: float = 60.0
+    backoff: tuple[float, ...] = BACKOFF
+
+
+@dataclass(slots=True)
+class Wish:
+    """What an order brings beside the machine's `Order`. `stage`: may its container be recreated?"""
+
+    stage: bool = True
+    drain: float | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(slots=True)
+class Warmed:
+    """How a unit became ready, for its evidence."""
+
+    ready_in: float
+    tokens: int
+    used: int | None  # bytes of the card in use then
+
+
+@dataclass
+class Hands:
+    """Everything that effects act on. `say` tells people what a wait is about; `headroom` in bytes."""
+
+    engines: Mapping[str, Engine]
+    runtimes: Mapping[str, Runtime]
+    card: Card
+    checker: Checker
+    gate: Gate
+    journal: Journal
+    readiness: Readiness
+    headroom: int
+    default: str | None
+    say: Callable[[str], None]
+    in_flight: Callable[[], int]
+    times: Times = field(default_factory=Times)
+    known: dict[Unit, Known] = field(default_factory=dict)
+    wishes: dict[int, Wish] = field(default_factory=dict)
+    warmed: dict[Unit, Warmed] = field(default_factory=dict)
+    _calls: dict[Unit, Awaitable[None]] = field(default_factory=dict)
+    _started: dict[Unit, float] = field(default_factory=dict)
+
+    async def carry_out(self, effect: Awaited, order: Order | None) -> Told:
+        """The one report of this effect."""
+        try:
+            return await self._carry_out(effect, order)
+        except Fault as fault:
+            return Failed(effect.n, str(fault), passing=fault.passing)
+
+    async def _carry_out(self, effect: Awaited, order: Order | None) -> Told:
+        match effect:
+            case Look():
+                return await self._look(effect)
+            case Check():
+                return await self._check(effect)
+            case Stage():
+                return await self._stage(effect)
+            case PutBack(n, unit):
+                self.known[unit].saw(await self._runtime(unit).put_back())
+                return Done(n)
+            case Drain():
+                return await self._drain(effect, order)
+            case Stop():
+                return await self._stop(effect)
+            case Free():
+                return await self._free(effect)
+            case Inspect():
+                return await self._inspect(effect)
+            case Start():
+                return await self._start(effect)
+            case Warm():
+                return await self._warm(effect)
+            case Glance():
+                return await self._glance(effect)
+            case Rest(n, attempt):
+                await asyncio.sleep(self.times.backoff[min(attempt, len(self.times.backoff) - 1)])
+                return Done(n)
+
+    def _runtime(self, unit: Unit) -> Runtime:
+        return self.runtimes[unit.engine]
+
+    # ------------------------------------------------------------------------------------------ what is there
+
+    async def meet(self, engine: str, sight: Sight) -> Unit:
+        """The unit that a container is; it is known from now on. Raises Fault when that can't be told."""
+        assert sight.recipe is not None
+        chosen = self.engines[engine]
+        name = await self.checker.pair_of(chosen, sight.recipe)
+        pair = chosen.pairs[name] if name is not None else None
+        unit = await unit_of(chosen, pair, sight.recipe)
+        known = self.known.setdefault(unit, Known(chosen, pair, sight.recipe))
+        known.saw(sight)
+        return unit
+
+    async def _look(self, effect: Look) -> Told:
+        up: dict[str, Unit] = {}
+        for name, runtime in self.runtimes.items():
+            try:
+                sight = await runtime.look()
+            except Foreign as foreign:
+                self.say(str(foreign))
+                continue
+            if sight.running:
+                up[name] = await self.meet(name, sight)
+        last = await asyncio.to_thread(self.journal.read)
+        served = last.serving if last and last.serving else None
+        if up:
+            keep = up.get((served or "").partition(":")[0]) or min(up.values())
+            return Found(effect.n, frozenset(up.values()), keep, None)
+        start, why = await self._to_start(served)
+        return Found(effect.n, frozenset(), None, start, why)
+
+    async def _to_start(self, served: str | None) -> tuple[Unit | None, str]:
+        """Nothing runs: what served last, else the default; only what is verified."""
+        why = "nothing runs, and no `default:` says what to start; `slotctl swap to-ENGINE` does"
+        for label in dict.fromkeys(filter(None, (served, self.default))):
+            engine, _, pair = label.partition(":")
+            verdict = await self.checker.judge(engine, pair or None, trial=False)
+            if verdict.allowed:
+                return await self.expect(verdict), ""
+            why = f"nothing runs; {verdict.label} can't be started: " + "; ".join(r.what for r in verdict.refusals)
+        return None, why
+
+    async def _check(self, effect: Check) -> Told:
+        order = effect.order
+        wish = self.wishes[order.id]
+        verdict = await self.checker.judge(order.engine, order.pair, trial=order.trial, may_stage=wish.stage)
+        wish.verdict = verdict
+        if not verdict.allowed:
+            return Failed(effect.n, "; ".join(f"{r.what} ({r.mend})" if r.mend else r.what for r in verdict.refusals))
+        return Checked(effect.n, await self.expect(verdict, stage=wish.stage))
+
+    async def expect(self, verdict: Verdict, *, stage: bool = True) -> Unit:
+        """The unit of an allowed verdict; what it declares is what must be found in its container from now on."""
+        assert verdict.declared is not None
+        engine = self.engines[verdict.engine]
+        pair = engine.pairs[verdict.pair]
+        unit = await unit_of(engine, pair, verdict.declared)
+        known = self.known.setdefault(unit, Known(engine, pair, verdict.declared))
+        known.recipe, known.stage = verdict.declared, stage and (engine.compose is not None or not engine.container)
+        known.subject, known.verified = verdict.subject, verdict.verified
+        known.artifact_version = verdict.artifact_version
+        return unit
+
+    # ------------------------------------------------------------------------------------------ making containers
+
+    async def _stage(self, effect: Stage) -> Told:
+        known, runtime = self.known[effect.unit], self._runtime(effect.unit)
+        sight = await runtime.look()
+        differ = differences(known.recipe, sight.recipe) if sight.recipe else None
+        if differ is None or (differ and known.stage):
+            if not known.stage or known.pair is None:
+                return Failed(effect.n, f"there is no container for {effect.unit.label}, and it may not be made")
+            what = ", ".join(one.field for one in differ) if differ else "there was none"
+            self.say(f"recreating the container: {what}")
+            sight = await runtime.stage(known.pair)
+        known.saw(sight)
+        return Done(effect.n)
+
+    async def _inspect(self, effect: Inspect) -> Told:
+        """Is the stopped container what was checked, or what served? And does nobody answer in its place?"""
+        known = self.known[effect.unit]
+        sight = await self._runtime(effect.unit).look()
+        if sight.running:
+            return Failed(effect.n, f"{effect.unit.label} is running already, started by somebody else", passing=True)
+        if sight.recipe is None:
+            return Failed(effect.n, f"the container of {effect.unit.label} is gone")
+        if wrong := [one for one in differences(known.recipe, sight.recipe) if one.pair]:
+            fields = ", ".join(f"{one.field} is {one.created}, not {one.declared}" for one in wrong)
+            return Failed(effect.n, f"the container isn't that of {effect.unit.label}: {fields}")
+        address = urlsplit(known.engine.url)
+        if stale := await listener(address.hostname or "127.0.0.1", address.port or 80):
+            what = f"{stale} listens at {known.engine.url} already and would answer in its place; stop it"
+            return Failed(effect.n, what, passing=True)
+        known.saw(sight)
+        return Done(effect.n)
+
+    # ------------------------------------------------------------------------------------------ up and down
+
+    async def _drain(self, effect: Drain, order: Order | None) -> Told:
+        wish = self.wishes.get(order.id) if order else None
+        limit = wish.drain if wish and wish.drain is not None else self.times.drain
+        self.say(_requests(self.in_flight()))
+        if await self.gate.drained(limit):
+            return Done(effect.n)
+        if not effect.cut:
+            left = _requests(self.in_flight())
+            return Failed(effect.n, f"{left} after {limit:g} s; `--cut` ends them, `--drain` waits longer")
+        self.say(f"{self.gate.cut()} requests are being ended")
+        if await self.gate.drained(CUT_LIMIT):
+            return Done(effect.n)
+        return Failed(effect.n, f"{_requests(self.in_flight())} {CUT_LIMIT:g} s after they were told to end")
+
+    async def _stop(self, effect: Stop) -> Told:
+        runtime, known = self._runtime(effect.unit), self.known[effect.unit]
+        try:
+            sight = await runtime.look()
+            if not sight.running:
+                return Done(effect.n)
+            ended = await runtime.stop(sight.id, known.engine.stop_grace)
+        except Unfinished as fault:
+            self._calls[effect.unit] = fault.ended
+            return Overdue(effect.n)
+        except Unreachable:
+            return Overdue(effect.n)  # it may have heard us
+        if ended.forced:
+            self.say(f"{effect.unit.label} had to be killed after {known.engine.stop_grace:g} s")
+        return Done(effect.n)
+
+    async def _free(self, effect: Free) -> Told:
+        """Twice in a row the need must be free: an absolute condition, never "it went down by"."""
+        known = self.known[effect.unit]
+        need = known.engine.vram + self.headroom
+        deadline = time.monotonic() + self.times.freeing
+        good, why = 0, ""
+        while good < 2:
+            why = await self._lacking(need, known.engine.host_memory)
+            good = 0 if why else good + 1
+            if why:
+                self.say(why)
+                if time.monotonic() >= deadline:
+                    return Failed(effect.n, f"{why} after {self.times.freeing:g} s", passing=True)
+            await asyncio.sleep(POLL if good < 2 else 0)
+        return Done(effect.n)
+
+    async def _lacking(self, need: int, host_need: int | None) -> str:
+        """What isn't free; empty when all is."""
+        try:
+            memory = await self.card.memory()
+        except Fault as fault:
+            return str(fault)
+        if memory.free < need:
+            who = _holders(await self.card.processes())
+            return f"only {_gib(memory.free)} of the card are free, {_gib(need)} are needed; held by {who}"
+        if host_need is not None and (free := await asyncio.to_thread(available)) < host_need:
+            return f"only {_gib(free)} of host memory are available, {_gib(host_need)} are needed"
+        return ""
+
+    async def _start(self, effect: Start) -> Told:
+        runtime, known = self._runtime(effect.unit), self.known[effect.unit]
+        self._started[effect.unit] = time.monotonic()
+        try:
+            await runtime.start(known.id)
+            known.saw(await runtime.look())
+        except Unfinished as fault:
+            self._calls[effect.unit] = fault.ended
+            return Overdue(effect.n)
+        except Unreachable:
+            return Overdue(effect.n)  # it may be up: nobody says so until a look answers
+        return Up(effect.n, effect.unit)
+
+    async def _glance(self, effect: Glance) -> Told:
+        if (ended := self._calls.get(effect.unit)) is not None:
+            try:
+                async with asyncio.timeout(GLANCE_LIMIT):
+                    await asyncio.shield(_settled(ended))
+            except TimeoutError:
+                what = f"a call on {effect.unit.label} hasn't ended yet; Docker may hang, look at its log"
+                return Failed(effect.n, what, passing=True)
+            del self._calls[effect.unit]
+        sight = await self._runtime(effect.unit).look()
+        if sight.running:
+            self.known[effect.unit].saw(sight)
+        return Seen(effect.n, sight.running)
+
+    # ------------------------------------------------------------------------------------------ ready
+
+    async def _warm(self, effect: Warm) -> Told:
+        """Ready: the engine's sign and a completion, with our container running, the same run, before and after."""
+        unit, known = effect.unit, self.known[effect.unit]
+        begun = self._started.pop(unit, None) or time.monotonic()
+        deadline = time.monotonic() + known.engine.start_deadline
+        while True:
+            sight = await self._sight(unit)
+            if sight is not None and not known.same_run(sight):
+                return Failed(effect.n, await self._ended(unit, sight), passing=True, gone=True)
+            if sight is not None and (answered := await self._answers(known)):
+                after = await self._sight(unit)
+                if after is not None and known.same_run(after):
+                    self.warmed[unit] = Warmed(time.monotonic() - begun, answered.tokens, await self._used())
+                    return Done(effect.n)
+                continue
+            if time.monotonic() >= deadline:
+                return Failed(effect.n, f"not ready after {known.engine.start_deadline:g} s", passing=True)
+            await asyncio.sleep(POLL)
+
+    async def _sight(self, unit: Unit) -> Sight | None:
+        """None: it can't be asked just now, which says nothing about the engine."""
+        try:
+            return await self._runtime(unit).look()
+        except Unreachable:
+            return None
+
+    async def _answers(self, known: Known) -> Answered | None:
+        if not await self.readiness.sign(known.engine):
+            return None
+        return await self.readiness.completes(known.engine)
+
+    async def _used(self) -> int | None:
+        try:
+            return (await self.card.memory()).used
+        except Fault:
+            return None
+
+    async def _ended(self, unit: Unit, sight: Sight) -> str:
+        """Why it is gone: exit code, and the first error line of its log."""
+        if sight.running:
+            return f"{unit.label} was started anew by somebody else"
+        code = "" if sight.exit_code is None else f" with code {sight.exit_code}"
+        try:
+            line = first_error(await self._runtime(unit).log_tail(self.known[unit].id))
+        except Fault:
+            line = ""
+        return f"{unit.label} exited{code}" + (f": {line}" if line else "")
+
+
+async def _settled(ended: Awaitable[None]) -> None:
+    await ended
+
+
+def first_error(log: str) -> str:
+    """The first line that says `error`, else the last one: usage texts follow the error that matters."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    wrong = (line for line in lines if line.lower().startswith("error") or "error:" in line.lower())
+    return next(wrong, lines[-1] if lines else "")[:300]
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'' if count == 1 else 's'} in flight"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GiB:.1f} GiB"
+
+
+def _holders(processes: tuple[CardProcess, ...]) -> str:
+    if not processes:
+        return "somebody whom the driver doesn't name (see nvidia-smi)"
+    return ", ".join(_holder(process) for process in processes)
+
+
+def _holder(process: CardProcess) -> str:
+    size = "" if process.bytes is None else f", {_gib(process.bytes)}"
+    where = f", container {process.container[:12]}" if process.container else ", in no container"
+    return f"pid {process.pid} ({process.name or 'unknown'}{size}{where})"

@@ -1,0 +1,84 @@
+"""What the controller knows of each unit beyond its name: recipe, container, verdict.
+
+The machine moves names (`swap.moves.Unit`); here is what they mean. A unit's `key` is a fingerprint of all that makes
+its pair, cheap enough to take while an engine serves: the recipe's pair fields and the *state* of each file (device,
+inode, size, mtime, ctime), not its sha256. The same name after an edit is thus another unit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.spec import Engine, Pair
+from swap.artifacts import files_of
+from swap.hashing import identity
+from swap.moves import Unit
+from swap.ports import Evidence, Fault, Recipe, Sight, Subject
+
+FILES_LIMIT = 30.0  # seconds to look at a pair's files
+
+
+@dataclass(slots=True)
+class Known:
+    """One unit. `id` and `started_at` name the very container that was seen as it; `stage`: it may be recreated."""
+
+    engine: Engine
+    pair: Pair | None
+    recipe: Recipe
+    id: str = ""
+    started_at: str = ""
+    stage: bool = False
+    subject: Subject | None = None
+    verified: Evidence | None = None
+    artifact_version: int | None = None
+
+    def saw(self, sight: Sight) -> None:
+        self.id, self.started_at = sight.id, sight.started_at
+
+    def same_run(self, sight: Sight) -> bool:
+        """Still that very container, in that very run?"""
+        return sight.running and (sight.id, sight.started_at) == (self.id, self.started_at)
+
+
+async def unit_of(engine: Engine, pair: Pair | None, recipe: Recipe) -> Unit:
+    """The unit that this recipe makes. Files that can't be looked at count by their absence."""
+    try:
+        async with asyncio.timeout(FILES_LIMIT):
+            key = await asyncio.to_thread(_fingerprint, engine, pair, recipe)
+    except TimeoutError as error:
+        what = f"the files of {engine.name} can't be looked at: nothing came in {FILES_LIMIT:g} s"
+        raise Fault(what, "look after their disk", passing=True) from error
+    return Unit(engine.name, pair.name if pair else "", key)
+
+
+def _fingerprint(engine: Engine, pair: Pair | None, recipe: Recipe) -> str:
+    what = (
+        recipe.image_id,
+        recipe.entrypoint,
+        recipe.command,
+        tuple(sorted(recipe.env)),
+        recipe.working_dir,
+        recipe.user,
+        tuple(sorted((m.source, m.target, m.read_only, m.kind) for m in recipe.mounts)),
+        tuple(sorted(recipe.devices)),
+        _files(engine, pair, recipe),
+    )
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+
+
+def _files(engine: Engine, pair: Pair | None, recipe: Recipe) -> tuple[object, ...]:
+    try:
+        paths = files_of(engine, recipe, pair)
+    except Fault:
+        return ()
+    return tuple(_state_of(path) for path in paths)
+
+
+def _state_of(path: Path) -> object:
+    try:
+        return tuple(identity(path))
+    except Fault:
+        return str(path)

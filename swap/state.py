@@ -1,0 +1,115 @@
+"""What the machine knows, and what follows from it for requests (`gate`) and for people (`phase`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from swap.moves import (
+    Awaited,
+    Check,
+    Drain,
+    Free,
+    Glance,
+    Inspect,
+    Look,
+    Order,
+    PutBack,
+    Rest,
+    Stage,
+    Start,
+    Stop,
+    Unit,
+    Warm,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All facts. `up` and `unknown` say what is on the card as far as anyone has told us."""
+
+    doing: Awaited | None = None
+    number: int = 0
+    looked: bool = False  # has anyone told us what is up?
+    up: frozenset[Unit] = frozenset()
+    starting: frozenset[Unit] = frozenset()  # an overdue start: may come up yet
+    stopping: frozenset[Unit] = frozenset()  # an overdue stop: may go down yet
+    serving: Unit | None = None  # ready; requests may go to it
+    last: Unit | None = None  # what was serving before: what a restore puts back
+    goal: Unit | None = None
+    order: Order | None = None
+    target: Unit | None = None  # the unit that the order means, once checked
+    closed: bool = False  # the gate was closed to drain
+    drained: bool = False
+    staged: Unit | None = None
+    displaced: Unit | None = None  # the unit whose container staging has replaced
+    inspected: Unit | None = None
+    freed: Unit | None = None  # whose need is free on the card
+    spoiled: Unit | None = None  # it is up but never became ready: it is stopped before anything else is tried
+    attempt: int = 0
+    given_up: bool = False
+    failure: str = ""  # why the order failed, while the old engine is put back
+    dark: str = ""  # why nothing serves
+    person: bool = False  # … and whether only a person can mend it
+
+    @property
+    def unknown(self) -> frozenset[Unit]:
+        """Nobody can say whether these are up: a call on them is under way, or nobody has looked since."""
+        return self.starting | self.stopping
+
+    @property
+    def holder(self) -> Unit | None:
+        """What is on the card, as far as we know (the one that serves, where more than one is)."""
+        return self.serving or min(self.up, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    why: str
+
+
+def gate(state: State) -> Open | Closed | Refusing:
+    """Where requests go in this state (a hold is the gate's own affair)."""
+    if state.serving and not state.closed:
+        return Open(state.serving)
+    if state.person and not state.order and not state.serving:
+        return Refusing(state.dark)
+    return Closed(state.dark)
+
+
+def phase(state: State) -> str:
+    """One word for people: what is being done."""
+    match state.doing:
+        case None:
+            return "serving" if state.serving else "dark"
+        case Rest():
+            return "serving" if state.serving else "dark"
+        case Look() | Glance():
+            return "looking"
+        case Warm() | Start() | Free() | Inspect() | Stage() | PutBack() | Drain() | Stop() | Check() as effect:
+            return _PHASES[type(effect)]
+        case _ as never:
+            assert_never(never)
+
+
+_PHASES: dict[type, str] = {
+    Check: "checking",
+    Stage: "staging",
+    PutBack: "staging",
+    Drain: "draining",
+    Stop: "stopping",
+    Free: "freeing",
+    Inspect: "starting",
+    Start: "starting",
+    Warm: "warming",
+}

@@ -1,0 +1,416 @@
+"""A walk through everything that can happen: breadth-first over every event from every reachable (state, world).
+
+The world knows what the machine can only be told: which units really run, which container an engine really has, which
+calls are still under way, which news has not been delivered. Each transition is checked against the promises, and the
+whole graph against "there is a way to serving". A violation is reported with the shortest path that leads to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from swap import machine
+from swap.moves import (
+    Aborted,
+    Answer,
+    Check,
+    Checked,
+    Code,
+    Died,
+    Done,
+    Drain,
+    Effect,
+    Event,
+    Failed,
+    Found,
+    Free,
+    Glance,
+    Inspect,
+    Interrupt,
+    Look,
+    Order,
+    Ordered,
+    Overdue,
+    PutBack,
+    Record,
+    Rest,
+    Seen,
+    Stage,
+    Start,
+    Stop,
+    Unit,
+    Up,
+    Warm,
+)
+from swap.state import Open, State, gate
+
+A = Unit("strata", "current")
+B = Unit("ninfer", "v2")
+C = Unit("ninfer", "v3")
+TWO_ENGINES = (A, B)
+ONE_ENGINE = (B, C)
+EVERYTHING = (A, B, C)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Call:
+    """An overdue start or stop, still under way."""
+
+    n: int
+    kind: str
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    cast: tuple[Unit, ...]
+    running: frozenset[Unit]
+    made: frozenset[Unit]  # the unit that each engine's container is
+    calls: frozenset[Call] = frozenset()
+    news: frozenset[tuple[str, Unit]] = frozenset()  # happened, not told yet
+
+    def container(self, engine: str) -> Unit:
+        return next(unit for unit in self.made if unit.engine == engine)
+
+    def remade(self, unit: Unit) -> World:
+        others = frozenset(other for other in self.made if other.engine != unit.engine)
+        return replace(self, made=others | {unit})
+
+    def gone(self, unit: Unit) -> World:
+        return replace(self, running=self.running - {unit}, news=self.news - {("died", unit)})
+
+    def come_up(self, unit: Unit) -> World:
+        """A start is seen to: an older death of the same container is no news any more."""
+        return replace(self, running=self.running | {unit}, news=self.news - {("died", unit)})
+
+    def busy(self, unit: Unit) -> bool:
+        return any(call.unit.engine == unit.engine for call in self.calls)
+
+
+Node = tuple[State, World]
+
+
+class Violation(AssertionError):
+    """A promise was broken; the message ends with the path that led there."""
+
+
+def walk(cast: tuple[Unit, ...], limit: int = 1_000_000) -> int:
+    """Visit everything that these units can do; returns the number of nodes.
+
+    Raises Violation, with the shortest path to it.
+    """
+    parents: dict[Node, tuple[Node | None, str]] = {}
+    edges: dict[Node, list[tuple[str, Node]]] = {}
+    queue: deque[Node] = deque()
+    for world in _first_worlds(cast):
+        node = (machine.START, world)
+        parents[node] = (None, f"start: running {_names(world.running)}")
+        queue.append(node)
+    while queue:
+        node = queue.popleft()
+        edges[node] = []
+        name = "a late report"
+        try:
+            _check_late(node[0])
+            for name, event, world in moves(*node):
+                after = _step(node[0], world, event)
+                edges[node].append((name, after))
+                if after not in parents:
+                    assert len(parents) < limit, "the walk does not end"
+                    parents[after] = (node, name)
+                    queue.append(after)
+        except Violation as broken:
+            raise Violation(f"{broken}\n{_path(parents, node)}\n  {name}  ← here") from None
+    _check_ways(parents, edges)
+    return len(parents)
+
+
+def _first_worlds(cast: tuple[Unit, ...]) -> Iterator[World]:
+    engines = sorted({unit.engine for unit in cast})
+    for made in itertools.product(*(tuple(u for u in cast if u.engine == engine) for engine in engines)):
+        for up in itertools.product((True, False), repeat=len(made)):
+            yield World(cast, frozenset(itertools.compress(made, up)), frozenset(made))
+
+
+# ------------------------------------------------------------------------------------------------- what can happen
+
+
+def moves(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
+    """Every event that this world could bring about now, and the world after it."""
+    yield from _answers(state, world)
+    yield from _late(world)
+    yield from _told(world)
+    yield from _by_itself(state, world)
+    if state.order is None:
+        for unit in world.cast:
+            order = Order(1, unit.engine, unit.pair)
+            yield f"ordered {unit.label}", Ordered(order), world
+    elif not state.given_up:
+        yield "aborted", Aborted(), world
+        yield "ordered another", Ordered(Order(2, "strata", "other")), world
+
+
+def _answers(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
+    """What the awaited effect may report, given what is really so."""
+    match state.doing:
+        case Look(n):
+            if world.running:
+                for keep in sorted(world.running):
+                    yield f"found {_names(world.running)}", Found(n, world.running, keep, None), world
+            else:
+                yield "found the default to start", Found(n, frozenset(), None, world.cast[0]), world
+                yield "found nothing", Found(n, frozenset(), None, None, "nothing is verified"), world
+            yield "can't look", Failed(n, "x", passing=True), world
+        case Check(n, order):
+            yield "allowed", Checked(n, Unit(order.engine, order.pair)), world
+            yield "refused", Failed(n, "x"), world
+        case Stage(n, unit) | PutBack(n, unit):
+            yield "made", Done(n), world.remade(unit)
+            yield "not made", Failed(n, "x"), world
+        case Drain(n) | Rest(n):
+            yield "done", Done(n), world
+            if isinstance(state.doing, Drain):
+                yield "not drained", Failed(n, "x"), world
+        case Stop(n, unit):
+            yield "stopped", Done(n), world.gone(unit)
+            yield "still up", Failed(n, "x"), world
+            yield "stop overdue", Overdue(n), _calling(world, n, "stop", unit)
+        case Free(n, _):
+            if not world.running:
+                yield "free", Done(n), world
+            yield "not free", Failed(n, "x", passing=True), world
+        case Inspect(n, unit):
+            if world.container(unit.engine) == unit:
+                yield "inspected", Done(n), world
+            yield "not as expected", Failed(n, "x"), world
+            yield "can't inspect", Failed(n, "x", passing=True), world
+        case Start(n, unit):
+            up = world.container(unit.engine)
+            yield "started", Up(n, up), world.come_up(up)
+            yield "not started", Failed(n, "x"), world
+            yield "start overdue", Overdue(n), _calling(world, n, "start", unit)
+        case Warm(n, unit):
+            if unit in world.running:
+                yield "ready", Done(n), world
+                yield "never ready", Failed(n, "x", passing=True), world
+            else:
+                told = replace(world, news=world.news - {("died", unit)})
+                yield "gone", Failed(n, "x", passing=True, gone=True), told
+        case Glance(n, unit):
+            if not world.busy(unit):
+                told = replace(world, news=world.news - {("up", unit), ("died", unit)})
+                yield "looked", Seen(n, unit in world.running), told
+            yield "can't look", Failed(n, "x", passing=True), world
+        case None:
+            return
+
+
+def _calling(world: World, n: int, kind: str, unit: Unit) -> World:
+    return replace(world, calls=world.calls | {Call(n, kind, unit)})
+
+
+def _late(world: World) -> Iterator[tuple[str, Event, World]]:
+    """Calls that were overdue end after all."""
+    for call in sorted(world.calls):
+        rest = replace(world, calls=world.calls - {call})
+        if call.kind == "start":
+            up = world.container(call.unit.engine)
+            yield "late: started", Up(call.n, up), rest.come_up(up)
+            yield "late: not started", Failed(call.n, "x"), rest
+        else:
+            yield "late: stopped", Done(call.n), rest.gone(call.unit)
+            yield "late: not stopped", Failed(call.n, "x"), rest
+
+
+def _told(world: World) -> Iterator[tuple[str, Event, World]]:
+    for what, unit in sorted(world.news):
+        rest = replace(world, news=world.news - {(what, unit)})
+        if what == "up":
+            yield f"told: {unit.label} came up", Up(0, unit, fit=True), rest
+            yield f"told: unfit {unit.label} came up", Up(0, unit, fit=False), rest
+        else:
+            yield f"told: {unit.label} exited", Died(unit, "exited"), rest
+            yield f"told: {unit.label} was stopped", Died(unit, "was stopped", by_hand=True), rest
+
+
+def _by_itself(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
+    """Engines die and are started by hand; it is told later (here: one piece of news at a time)."""
+    nothing = Overdue(-9)  # an event that nobody listens to
+    if world.news:
+        return
+    for unit in sorted(world.running):
+        gone = replace(world, running=world.running - {unit})
+        if unit in state.up:  # what the machine was never told of may also die untold
+            gone = replace(gone, news=gone.news | {("died", unit)})
+        yield f"{unit.label} dies", nothing, gone
+    for unit in sorted(world.made - world.running):
+        if not world.busy(unit) and not isinstance(state.doing, Start | Stage | PutBack):
+            up = replace(world, running=world.running | {unit}, news=frozenset({("up", unit)}))
+            yield f"{unit.label} is started by hand", nothing, up
+
+
+# ------------------------------------------------------------------------------------------------- the promises
+
+
+def _step(state: State, world: World, event: Event) -> Node:
+    after, effects = machine.step(state, event)
+    _check_change(state, event, after)
+    for effect in effects:
+        _check_effect(state, after, world, event, effect)
+    _check_state(after, world)
+    return _canonical(after, world)
+
+
+def _require(truth: bool, promise: str) -> None:
+    if not truth:
+        raise Violation(promise)
+
+
+def _check_change(before: State, event: Event, after: State) -> None:
+    """Only a completion makes an engine serve, and only what served is remembered as what to restore."""
+    if after.serving not in (None, before.serving):
+        warmed = isinstance(before.doing, Warm) and isinstance(event, Done) and before.doing.unit == after.serving
+        _require(warmed, "serves without having answered a completion")
+    if after.last != before.last:
+        _require(after.last in (before.serving, after.serving), "what would be restored never served")
+    if after.failure and after.goal != before.goal:
+        _require(after.goal in (after.last, None), "restores what never served")
+
+
+def _check_late(state: State) -> None:
+    """Reports of effects that nobody awaits change nothing, except "it is up"."""
+    for report in (Done(-1), Failed(-1, "x"), Seen(-1, up=True), Checked(-1, C), Found(-1, frozenset({C}), C, None)):
+        _require(machine.step(state, report)[0] == state, f"a late {type(report).__name__} changed something")
+    for unit in EVERYTHING:
+        _require(unit in machine.step(state, Up(-1, unit))[0].up, "a late report that it is up was dropped")
+
+
+def _check_effect(before: State, after: State, world: World, event: Event, effect: Effect) -> None:
+    unseen = frozenset(unit for what, unit in world.news if what == "up")
+    match effect:
+        case Start(_, unit):
+            _require(not (world.running - unseen), f"started {unit.label} while {_names(world.running)} is up")
+            _require(not world.calls, f"started {unit.label} while another call is under way")
+            inspected = before.doing == Inspect(before.number, unit) and isinstance(event, Done)
+            _require(inspected, f"started {unit.label} without a good inspection")
+            _require(not isinstance(gate(after), Open), "started with the gate open")
+            _require(not after.failure or unit == after.last, f"restores {unit.label}, which never served")
+        case Stop(_, unit):
+            _require(gate(before) != Open(unit), f"stopped {unit.label} with the gate open to it")
+            _require(gate(after) != Open(unit), f"stopped {unit.label} with the gate open to it")
+            _require(before.serving != unit or before.closed, f"stopped {unit.label}, which serves, without draining")
+        case Stage(_, unit) | PutBack(_, unit):
+            up = any(other.engine == unit.engine for other in world.running - unseen)
+            _require(not up, f"remade the container of {unit.label} while it runs")
+            _require(not world.busy(unit), f"remade the container of {unit.label} during a call on it")
+        case Answer(order, code):
+            if order.id == 1:
+                _check_answer(after, world, order, code)
+        case Record(unit, True):
+            _require(unit == after.serving, f"evidence for {unit.label}, which doesn't serve")
+        case _:
+            pass
+
+
+def _check_answer(after: State, world: World, order: Order, code: Code) -> None:
+    dead = frozenset(unit for what, unit in world.news if what == "died")
+    opened = gate(after)
+    match code:
+        case Code.SERVES:
+            _require(isinstance(opened, Open), "answered 0 with the gate not open")
+            assert isinstance(opened, Open)
+            _require((opened.unit.engine, opened.unit.pair) == (order.engine, order.pair), "answered 0 for another")
+            _require(opened.unit in world.running | dead, "answered 0 for what doesn't run")
+        case Code.RESTORED:
+            _require(isinstance(opened, Open), "answered 4 with nothing serving")
+        case Code.REFUSED:
+            _require(not after.closed, "answered 3 with the gate closed")
+        case Code.DARK:
+            _require(not isinstance(opened, Open), "answered 5 while an engine serves")
+
+
+def _check_state(state: State, world: World) -> None:
+    arriving = {unit for what, unit in world.news if what == "up"}
+    starting = {state.doing.unit} if isinstance(state.doing, Start) else set()
+    if state.looked:
+        lost = world.running - state.up - state.unknown - arriving - starting
+        _require(not lost, f"{_names(frozenset(lost))} is up and nobody remembers it")
+    if isinstance(opened := gate(state), Open):
+        dead = {unit for what, unit in world.news if what == "died"}
+        _require(opened.unit in world.running | dead, "the gate is open to what doesn't run")
+        _require(opened.unit in state.up, "the gate is open to what isn't up")
+    if state.serving is not None:
+        _require(state.serving in state.up, "what isn't up serves")
+    if state.doing is None:
+        idle = state.goal is None and state.order is None
+        _require(idle, "nothing is being done although there is something to do")
+        _require(state.serving is not None or state.person, "dark, and neither a person nor time is waited for")
+
+
+def _canonical(state: State, world: World) -> Node:
+    """Fold what doesn't matter: texts, the length of the back-off, absolute numbers."""
+    calls = sorted(world.calls)
+    number = len(calls)
+    doing = replace(state.doing, n=number) if state.doing else None
+    if isinstance(doing, Rest):
+        doing = Rest(number, 0)
+    failure = "x" if state.failure else ""
+    state = replace(state, doing=doing, number=number, attempt=0, failure=failure, dark="")
+    return state, replace(world, calls=frozenset(replace(call, n=i) for i, call in enumerate(calls)))
+
+
+# ------------------------------------------------------------------------------------------------- ways
+
+
+def _check_ways(parents: dict[Node, tuple[Node | None, str]], edges: dict[Node, list[tuple[str, Node]]]) -> None:
+    """From everywhere there is a way to serving; where no person is needed, without one."""
+    good = {node for node in edges if isinstance(gate(node[0]), Open) and node[0].order is None}
+    for alone in (False, True):
+        reached = _backwards(edges, good, alone=alone)
+        for node in parents:
+            if node not in reached and not (alone and _needs_person(node[0])):
+                how = "by itself" if alone else "at all"
+                raise Violation(f"no way to serving {how}\n{_path(parents, node)}  ← from here")
+
+
+def _needs_person(state: State) -> bool:
+    return state.person and state.serving is None
+
+
+_BY_PEOPLE = ("ordered", "aborted", "told: unfit", "found nothing")
+
+
+def _backwards(edges: dict[Node, list[tuple[str, Node]]], good: set[Node], *, alone: bool) -> set[Node]:
+    incoming: dict[Node, list[Node]] = {}
+    for node, out in edges.items():
+        for name, after in out:
+            if not (alone and (name.startswith(_BY_PEOPLE) or name.endswith("by hand"))):
+                incoming.setdefault(after, []).append(node)
+    reached, queue = set(good), deque(good)
+    while queue:
+        for node in incoming.get(queue.popleft(), ()):
+            if node not in reached:
+                reached.add(node)
+                queue.append(node)
+    return reached
+
+
+def _path(parents: dict[Node, tuple[Node | None, str]], node: Node) -> str:
+    lines: list[str] = []
+    at: Node | None = node
+    while at is not None:
+        before, name = parents[at]
+        doing = type(at[0].doing).__name__ if at[0].doing else "nothing"
+        lines.append(f"  {name}  → {doing}")
+        at = before
+    return "\n".join(reversed(lines))
+
+
+def _names(units: frozenset[Unit]) -> str:
+    return ", ".join(unit.label for unit in sorted(units)) or "nothing"
+
+
+__all__ = ["Interrupt", "Violation", "walk"]
