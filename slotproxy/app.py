@@ -1,0 +1,164 @@
+"""What clients reach: inference calls through the gate, the list of models, the state of the house; nothing else.
+
+Nothing here is behind Starlette's BaseHTTPMiddleware: it hides that a client has left. OPTIONS is answered with what
+may be called and with no CORS headers: pages of other origins aren't let in, as the port may have a slot without a key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from engines.spec import Api, Engine
+from slotproxy.arrival import request_id, slot_of
+from slotproxy.config import Settings
+from slotproxy.gate import SlotGate
+from slotproxy.headers import value_of
+from slotproxy.models import Models
+from slotproxy.outcomes import Outcomes
+from slotproxy.protocols import ApiError, error_body, spoken
+from slotproxy.slots import Slots
+from slotproxy.visit import House, Patience, Visit
+
+
+def build_app(
+    settings: Settings,
+    gate: SlotGate,
+    client: httpx.AsyncClient,
+    *,
+    outcomes: Outcomes | None = None,
+    patience: Patience | None = None,
+) -> ASGIApp:
+    """The client port. `client` as `forward.engine_client()` makes it; serve it as `server.config()` says."""
+    house = House(
+        settings=settings,
+        slots=Slots(settings.slots),
+        models=Models(settings.models),
+        gate=gate,
+        client=client,
+        outcomes=outcomes or Outcomes(),
+        patience=patience or Patience(),
+    )
+    return ClientPort(house)
+
+
+class ClientPort:
+    """Plain ASGI: each inference call is a `Visit`, all the rest is answered at once and takes no place."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._paths = client_paths(house.settings.engines)
+        self._passthrough = frozenset(
+            path for engine in house.settings.engines.values() for path in engine.passthrough
+        ).difference(self._paths)
+        self._rest = _rest(house)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await self._request(scope, receive, send)
+            case "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1008, "reason": "there are no WebSockets here"})
+            case "lifespan":
+                await _lifespan(receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        scope.setdefault("state", {})["id"] = request_id(scope["headers"])
+        if value_of(scope["headers"], b"upgrade").lower() == b"websocket":
+            await _refuse(scope, ApiError(400, "there are no WebSockets here: send a POST", "no_websockets"))(
+                scope, receive, send
+            )
+        elif method == "OPTIONS":
+            await Response(status_code=204, headers={"allow": self._allowed(path)})(scope, receive, send)
+        elif api := self._call(path, method):
+            await Visit(self._house, scope, receive, send, api).run()
+        elif path in self._paths:
+            error = ApiError(405, f"{path} takes POST", "method_not_allowed")
+            await _refuse(scope, error, {"allow": self._allowed(path)})(scope, receive, send)
+        else:
+            await self._rest(scope, receive, send)
+
+    def _call(self, path: str, method: str) -> Api | None:
+        """The protocol of an inference call; None: it is none."""
+        if method == "POST" and path in self._paths:
+            return self._paths[path]
+        return Api.OTHER if path in self._passthrough else None
+
+    def _allowed(self, path: str) -> str:
+        if path in self._passthrough:
+            return "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+        return "POST, OPTIONS" if path in self._paths else "GET, HEAD, OPTIONS"
+
+
+def client_paths(engines: Mapping[str, Engine]) -> dict[str, Api]:
+    """Every path that a client may post to at one engine or another."""
+    return {path: api for engine in engines.values() for path, api in engine.profile.client_paths.items()}
+
+
+def _rest(house: House) -> Starlette:
+    """What is answered at once, always, also during a swap."""
+
+    async def health(_: Request) -> Response:
+        view = dataclasses.asdict(house.gate.view())
+        kept = {key: view[key] for key in ("engine", "reason", "waiting", "in_flight")}
+        return JSONResponse({"status": "ok", "gate": view["state"], **kept})
+
+    async def models(request: Request) -> Response:
+        slot_of(house.slots, request.scope["headers"])
+        entries = [_model(name) for name in house.models.names]
+        ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
+        return JSONResponse({"object": "list", "data": entries, "has_more": False, **ends})
+
+    async def model(request: Request) -> Response:
+        slot_of(house.slots, request.scope["headers"])
+        name = request.path_params["name"]
+        if name not in house.models.names:
+            raise ApiError(404, f"no model is called {name!r} here", "model_not_found")
+        return JSONResponse(_model(name))
+
+    async def own_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return _refuse(request.scope, error)
+
+    async def other_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = request.scope["path"]
+        what = f"there is no {path} here" if error.status_code == 404 else f"{path}: {error.detail}"
+        return _refuse(request.scope, ApiError(error.status_code, what, "not_found"), error.headers)
+
+    return Starlette(
+        routes=[Route("/health", health), Route("/v1/models", models), Route("/v1/models/{name:path}", model)],
+        exception_handlers={ApiError: own_error, HTTPException: other_error},
+    )
+
+
+def _model(name: str) -> dict[str, Any]:
+    """One model in the shape of both protocols. Its age is unknown, and must not change."""
+    openai = {"id": name, "object": "model", "created": 0, "owned_by": "slotproxy"}
+    return {**openai, "type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+def _refuse(scope: Scope, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+    body = error_body(spoken(scope["path"], scope["headers"]), error)
+    own = {"x-request-id": scope["state"]["id"], **(headers or {})}
+    return Response(body, error.status, own, media_type="application/json")
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    """Nothing to start or stop here: the daemon owns what the application uses."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

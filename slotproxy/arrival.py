@@ -1,0 +1,66 @@
+"""What is decided of a request before it waits for anything but its own bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+
+from starlette.types import Receive
+
+from slotproxy.config import SlotSettings
+from slotproxy.headers import Headers, value_of
+from slotproxy.presence import ClientGone
+from slotproxy.protocols import ApiError
+from slotproxy.slots import Slots
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+def request_id(headers: Headers) -> str:
+    """The client's `X-Request-Id`, if it is one that may stand in a log; else a new one."""
+    given = value_of(headers, b"x-request-id")
+    return given.decode() if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def slot_of(slots: Slots, headers: Headers) -> SlotSettings:
+    """The client's slot. Raises ApiError (401)."""
+    if slot := slots.find(headers):
+        return slot
+    message = "no slot has this key: send the key of one, as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+    raise ApiError(401, message, "invalid_api_key")
+
+
+async def read_body(receive: Receive, headers: Headers, *, limit: int, patience: float) -> bytes:
+    """The whole body. Raises ApiError: 413 past `limit` bytes (at once, where the client says so), 408; ClientGone.
+
+    `patience`: seconds between two pieces of it. What is refused is left to the server to read and forget: to close
+    the connection on a client that is still writing would take the answer from it.
+    """
+    declared = value_of(headers, b"content-length")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        part, more = await _piece(receive, patience)
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+    return b"".join(parts)
+
+
+async def _piece(receive: Receive, patience: float) -> tuple[bytes, bool]:
+    try:
+        async with asyncio.timeout(patience):
+            message = await receive()
+    except TimeoutError:
+        raise ApiError(408, f"nothing came of the request's body for {patience:g} s", "body_timeout") from None
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the request's body is larger than the {limit} bytes that are accepted", "body_too_large")

@@ -1,0 +1,248 @@
+"""One request to one engine, bytes unharmed both ways.
+
+Every request has a connection of its own: of a kept one nobody can tell, when it breaks, whether the engine has seen
+the request (and eight idle ones keep NInfer from accepting a ninth). A request is sent once. Only one whose connection
+was never made (`NeverConnected`) may be sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+import msgspec
+
+from engines.spec import Api, Engine
+from slotproxy.headers import Headers, to_client, to_engine, value_of
+from slotproxy.outcomes import Outcome, Record
+from slotproxy.protocols import MARKED, ApiError
+from slotproxy.reply import Reply
+
+_CONNECT_LIMIT = 10.0  # seconds
+_LINGER = 2.0  # seconds that an engine has, after its end marker, to end the answer itself
+_SLICE = 256 * 1024  # bytes of a body that are written at once: a write copies, and others wait meanwhile
+_TOLD = 64 * 1024  # bytes of an engine's error that are read, when it has to be told in-band
+
+
+class NeverConnected(Exception):
+    """The engine can't have seen the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What an engine is to be asked. `headers` are the client's, `query` has no question mark, `model` is the engine's
+    name for what the client asked for (empty: it didn't say).
+    """
+
+    api: Api
+    method: str
+    path: str
+    query: bytes
+    headers: Headers
+    body: bytes
+    model: str = ""
+
+
+def engine_client() -> httpx.AsyncClient:
+    """The HTTP client that all requests to engines share: no kept connections, no limit but the gate's."""
+    return httpx.AsyncClient(
+        verify=_system_trust(),
+        trust_env=False,  # no proxy and no .netrc between us and an engine
+        timeout=None,  # each wait has a bound of its own below
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+    )
+
+
+@functools.cache
+def _system_trust() -> ssl.SSLContext:
+    """The certificates that this machine trusts, an operator's own authority included. Read once: it takes a while."""
+    return ssl.create_default_context()
+
+
+class Exchange:
+    """One call and its answer: `open()`, then `relay()`, and `close()` in any case."""
+
+    def __init__(self, client: httpx.AsyncClient, engine: Engine, call: Call, reply: Reply, record: Record) -> None:
+        self.engine = engine
+        self.call = call
+        self._asked = False  # the engine may have seen the request
+        self._ended = False  # it has ended its answer
+        self._client = client
+        self._reply = reply
+        self._record = record
+        self._response: httpx.Response | None = None
+        self._chunks: AsyncIterator[bytes] = _nothing()
+        self._first: bytes | None = None
+
+    async def open(self) -> None:
+        """Ask, and wait until the engine answers; to a client that is kept waiting by pings, until the first byte.
+
+        Raises NeverConnected, or ApiError when there is no answer.
+        """
+        self._asked = True
+        try:
+            async with asyncio.timeout(self._idle_limit):
+                self._response = await self._client.send(self._request(), stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            self._asked = False
+            raise NeverConnected(str(error) or "timed out") from None
+        except TimeoutError:
+            raise self._failed(504, "timed_out", f"sent nothing for {self._idle_limit:g} s") from None
+        except httpx.TransportError as error:
+            raise self._failed(502, "no_answer", f"closed the connection without an answer ({error})") from None
+        self._chunks = self._response.aiter_raw()
+        if self._reply.started:
+            self._first = await self._next()
+
+    async def relay(self) -> Outcome:
+        """Hand the answer on as it comes. Raises ApiError when it doesn't come to its end, ClientGone.
+
+        The client's answer is not ended here: first the engine's place is free, then comes the last chunk.
+        """
+        await self._start()
+        chunk = self._first or await self._next()
+        while chunk is not None:
+            await self._reply.write(chunk)
+            chunk = await self._next()
+        self._ended = True
+        return self._judge()
+
+    async def close(self) -> None:
+        """Close the engine's connection, if it is still open."""
+        if self._response is not None:
+            await self._response.aclose()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the end marker has come: whatever a connection does now, the client has a whole answer."""
+        observer = self._reply.observer
+        return observer is not None and observer.complete and not observer.failed
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the engine may still be busy with this request."""
+        return self._asked and not self._ended and not self._marked
+
+    @property
+    def _idle_limit(self) -> float:
+        return self.engine.profile.stream_idle_limit
+
+    def _request(self) -> httpx.Request:
+        call = self.call
+        headers = to_engine(
+            call.headers,
+            path=call.path,
+            key=self.engine.api_key,
+            id=self._record.id,
+            plain=self._reply.started,  # the client was told already that what comes isn't compressed
+        )
+        framing = [(b"content-length", b"%d" % len(call.body))] if call.body or call.method == "POST" else []
+        url = httpx.URL(self.engine.url + call.path, query=call.query or None)
+        return httpx.Request(
+            call.method,
+            url,
+            headers=headers + framing,
+            content=_slices(call.body) if call.body else None,
+            extensions={"timeout": {"connect": _CONNECT_LIMIT}},
+        )
+
+    async def _start(self) -> None:
+        """Status and headers to the client; if it has had them already, only an answer that fits them goes on."""
+        response = self._response
+        assert response is not None
+        plain = value_of(response.headers.raw, b"content-encoding").lower() in (b"", b"identity")
+        media = value_of(response.headers.raw, b"content-type").partition(b";")[0].strip().lower()
+        events = response.status_code == 200 and media == b"text/event-stream" and plain
+        if self._reply.started:
+            if not events:
+                raise await self._told(response)
+        elif 200 <= response.status_code <= 599:
+            record = self._record
+            headers = to_client(response.headers.raw, engine=record.engine, held_ms=record.held_ms(), events=events)
+            await self._reply.start(response.status_code, headers, events=events)
+        else:
+            raise self._failed(502, "bad_answer", f"answered with the status {response.status_code}")
+
+    async def _next(self) -> bytes | None:
+        """The next bytes as they come; None: the answer has ended. Raises ApiError when it was cut short."""
+        limit = _LINGER if self._marked else self._idle_limit
+        try:
+            async with asyncio.timeout(limit):
+                return await anext(self._chunks)
+        except StopAsyncIteration:
+            return None
+        except TimeoutError:
+            if self._marked:
+                return None
+            raise self._broken(504, "stalled", f"sent nothing for {limit:g} s") from None
+        except httpx.TransportError as error:
+            if self._marked:
+                return None
+            raise self._broken(502, "cut_short", f"broke off in the middle of its answer ({error})") from None
+
+    @property
+    def _marked(self) -> bool:
+        return self._reply.observer is not None and self._reply.observer.complete
+
+    def _judge(self) -> Outcome:
+        """The engine has ended its answer. Raises ApiError when that isn't the end of it."""
+        observer = self._reply.observer
+        if observer is not None:
+            observer.end()
+            if observer.failed:
+                return Outcome.FAILED
+            if self.call.api in MARKED and not observer.complete:
+                raise self._broken(502, "cut_short", "ended the stream before its end marker")
+        busy_or_broken = self._record.status >= 500 or self._record.status in (408, 429)
+        return Outcome.FAILED if busy_or_broken else Outcome.SERVED
+
+    async def _told(self, response: httpx.Response) -> ApiError:
+        """The engine's answer as an error that can be said in-band."""
+        body = self._first or b""
+        while len(body) < _TOLD and (chunk := await self._next()) is not None:
+            body += chunk
+        if response.status_code == 200:
+            media = response.headers.get("content-type", "nothing")
+            return self._failed(502, "bad_answer", f"answered with {media} where a stream was asked for")
+        message, code = _said(body)
+        return self._failed(response.status_code, code, f"answered {response.status_code}: {message}")
+
+    def _failed(self, status: int, code: str, what: str) -> ApiError:
+        return ApiError(status, f"{self.engine.name} {what}", code, outcome=Outcome.FAILED)
+
+    def _broken(self, status: int, code: str, what: str) -> ApiError:
+        message = f"{self.engine.name} {what}; what came so far is not a whole answer"
+        return ApiError(status, message, code, outcome=Outcome.TRUNCATED)
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+    code: str | int | None = None
+
+
+class _Envelope(msgspec.Struct):
+    error: _Error
+
+
+def _said(body: bytes) -> tuple[str, str]:
+    """Message and code of an engine's error, in either protocol's envelope; else what it said."""
+    try:
+        error = msgspec.json.decode(body, type=_Envelope).error
+    except (msgspec.DecodeError, RecursionError):
+        return body[:500].decode(errors="replace").strip(), "engine_error"
+    return error.message, str(error.code or "engine_error")
+
+
+async def _slices(body: bytes) -> AsyncIterator[bytes]:
+    view = memoryview(body)
+    for start in range(0, len(body), _SLICE):
+        yield bytes(view[start : start + _SLICE])
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""

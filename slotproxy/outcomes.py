@@ -1,0 +1,71 @@
+"""How each request ended: one line of log, and a count."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import structlog
+
+
+class Outcome(enum.Enum):
+    """How a request ended.
+
+    SERVED: whole, as the engine answered it. FAILED: the engine answered with an error, or not at all.
+    TRUNCATED: the answer began and never came to its end. CANCELLED: the client left.
+    REFUSED: we didn't let it through. EXPIRED: it waited too long.
+    """
+
+    SERVED = "served"
+    FAILED = "failed"
+    TRUNCATED = "truncated"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+
+
+@dataclass(slots=True)
+class Record:
+    """One request, as the log tells it. Times in seconds, sizes in bytes; `status` is 0 if nothing was answered."""
+
+    id: str
+    path: str
+    slot: str = ""
+    model: str = ""
+    engine: str = ""
+    held: float = 0.0
+    status: int = 0
+    received: int = 0
+    sent: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def held_ms(self) -> int:
+        return round(self.held * 1000)
+
+
+class Outcomes:
+    """Counts requests by how they ended, and logs one line for each."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Outcome] = Counter()
+        self._log = structlog.get_logger("slotproxy.request")
+
+    def add(self, record: Record, outcome: Outcome, reason: str = "") -> None:
+        self.counts[outcome] += 1
+        self._log.info(
+            "request",
+            id=record.id,
+            path=record.path,
+            slot=record.slot,
+            model=record.model,
+            engine=record.engine,
+            status=record.status,
+            outcome=outcome.value,
+            held_ms=record.held_ms(),
+            total_ms=round((time.monotonic() - record.started) * 1000),
+            bytes_in=record.received,
+            bytes_out=record.sent,
+            **({"reason": reason} if reason else {}),
+        )

@@ -1,0 +1,74 @@
+"""A request's JSON body, of which only the top level is ever decoded.
+
+Nested values keep their bytes: engines cache by exact prefix, and parsing and writing 64 MiB of JSON would stall every
+other client. What a request doesn't need changed goes out byte for byte as it came in, duplicate keys and odd spacing
+included. Where something is changed the object is written anew from the values' own bytes; of a duplicate key the last
+value stays, as in nearly every parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from slotproxy.protocols import ApiError
+
+_ENCODE = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """`fields` is None where the body isn't a JSON object."""
+
+    raw: bytes
+    fields: Mapping[str, msgspec.Raw] | None
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Payload:
+        try:
+            return cls(raw, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
+        except (msgspec.DecodeError, RecursionError):
+            return cls(raw, None)
+
+    @property
+    def model(self) -> str | None:
+        """The model that the client asks for; None: it names none. Raises ApiError (400): it isn't a name."""
+        value = self._field("model")
+        if value is None or value == b"null":
+            return None
+        try:
+            return msgspec.json.decode(value, type=str)
+        except msgspec.DecodeError:
+            raise ApiError(400, "`model` must be a string: the name of a model", "invalid_model") from None
+
+    @property
+    def streams(self) -> bool:
+        return self._field("stream") == b"true"
+
+    def changed(self, model: str | None, defaults: Mapping[str, Any]) -> bytes:
+        """The body with `model` in place of the client's, and every default that the client set nothing for.
+
+        Raises ApiError (400) where something is to be changed and the body is no JSON object.
+        """
+        sets = {key: _ENCODE(value) for key, value in defaults.items() if key not in (self.fields or {})}
+        if model is not None and model != self.model:
+            sets["model"] = _ENCODE(model)
+        if not sets:
+            return self.raw
+        if self.fields is None:
+            raise not_json()
+        pieces: list[bytes | msgspec.Raw] = []
+        for key, value in {**self.fields, **sets}.items():
+            pieces += (b"," if pieces else b"{", _ENCODE(key), b":", value)
+        return b"".join([*pieces, b"}"])
+
+    def _field(self, name: str) -> bytes | None:
+        value = (self.fields or {}).get(name)
+        return None if value is None else bytes(value)
+
+
+def not_json() -> ApiError:
+    return ApiError(400, "the body must be a JSON object; this one can't be read as one", "invalid_json")

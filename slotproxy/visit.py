@@ -1,0 +1,225 @@
+"""One client's request from its body to its end: slot, body, model, place, engine, answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import httpx
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from engines.spec import Api, Engine, Settling
+from slotproxy.arrival import read_body, request_id, slot_of
+from slotproxy.config import Settings, SlotSettings
+from slotproxy.forward import Call, Exchange, NeverConnected
+from slotproxy.gate import Answer, Expired, Place, Refused, SlotGate
+from slotproxy.models import Models
+from slotproxy.outcomes import Outcome, Outcomes, Record
+from slotproxy.payload import Payload, not_json
+from slotproxy.presence import Beat, ClientGone, Cut, cut_off, gone, unless
+from slotproxy.protocols import MARKED, ApiError
+from slotproxy.reply import Reply
+from slotproxy.settle import settle
+from slotproxy.slots import Slots
+
+_RETRY_LATER = 5.0  # seconds: whoever waited so long already may as well come back soon
+_RECONNECT = (0.2, 1.0)  # seconds until a request whose connection was never made waits for a place again
+_GENERATING = frozenset((Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES))  # what a slot's defaults are for
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client may take, in seconds: between two pieces of its body, and to take a piece of the answer."""
+
+    body: float = 60.0
+    write: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What all requests share."""
+
+    settings: Settings
+    slots: Slots
+    models: Models
+    gate: SlotGate
+    client: httpx.AsyncClient
+    outcomes: Outcomes
+    patience: Patience
+
+
+class Visit:
+    """One request. However it ends, the client is told, one line is logged, and the place is left."""
+
+    def __init__(self, house: House, scope: Scope, receive: Receive, send: Send, api: Api) -> None:
+        self._house = house
+        self._scope = scope
+        self._receive = receive
+        self._api = api
+        self._record = Record(request_id(scope["headers"]), scope["path"])
+        write = house.patience.write
+        self._reply = Reply(scope, receive, send, api=api, record=self._record, write_limit=write)
+        self._payload = Payload(b"", None)
+        self._place: Place | None = None
+        self._exchange: Exchange | None = None
+        self._ended = False
+
+    async def run(self) -> None:
+        try:
+            await self._told()
+            await self._settled()
+        finally:
+            self._leave()
+
+    # -------------------------------------------------------------------------------------------- how it ends
+
+    async def _told(self) -> None:
+        """Serve, and tell client and log how it ended."""
+        try:
+            self._end(await self._serve())
+            self._leave()  # the engine is free, however slowly the client reads
+            await self._reply.end()
+        except ApiError as error:
+            await self._fail(error)
+        except ClientGone:
+            whole = self._exchange is not None and self._exchange.whole  # many close as soon as they see the marker
+            self._end(Outcome.SERVED if whole else Outcome.CANCELLED)
+            await self._reply.abort()
+        except Cut:
+            what = "ended by the operator: the card is needed for another engine, or the proxy stops"
+            await self._fail(ApiError(503, what, "cut", _RETRY_LATER, Outcome.FAILED))
+        except asyncio.CancelledError:
+            self._end(Outcome.CANCELLED, "the proxy stops")
+            raise
+        except Exception:
+            structlog.get_logger("slotproxy").exception("a fault of slotproxy's own", id=self._record.id)
+            what = "slotproxy itself failed; its log says more under this request's id"
+            await self._fail(ApiError(500, what, "internal_error", outcome=Outcome.FAILED))
+
+    async def _fail(self, error: ApiError) -> None:
+        self._record.status = self._record.status or error.status
+        self._end(error.outcome, error.message)
+        await self._reply.fail(error)
+
+    def _end(self, outcome: Outcome, reason: str = "") -> None:
+        """One line and one count, for the first end only: a client may still leave while it is told of that end."""
+        if not self._ended:
+            self._ended = True
+            self._house.outcomes.add(self._record, outcome, reason)
+
+    async def _settled(self) -> None:
+        """Keep the place while the engine goes on with what nobody waits for any more."""
+        exchange, place = self._exchange, self._place
+        if exchange is None or place is None or not exchange.at_work or place.cut.is_set():
+            return
+        if exchange.engine.profile.settling is not Settling.COMPLETION:
+            return
+        place.settle()
+        try:
+            await unless(settle(self._house.client, exchange.engine, exchange.call.model), cut_off(place.cut))
+        except Cut:
+            return
+
+    def _leave(self) -> None:
+        if self._place:
+            self._place.leave()
+
+    # -------------------------------------------------------------------------------------------- how it goes
+
+    async def _serve(self) -> Outcome:
+        slot = slot_of(self._house.slots, self._scope["headers"])
+        self._record.slot = slot.name
+        await self._read()
+        if self._api is Api.OTHER and self._scope["method"] in ("GET", "HEAD"):
+            return await self._ask(self._engine(self._house.gate.view().engine), asyncio.Event(), slot)
+        for pause in (*_RECONNECT, None):
+            place = await self._enter(slot)
+            try:
+                return await self._ask(self._engine(place.engine), place.cut, slot)
+            except NeverConnected as error:
+                place.leave()
+                if pause is None:
+                    what = f"{place.engine} can't be reached: {error}"
+                    raise ApiError(502, what, "unreachable", outcome=Outcome.FAILED) from None
+            await unless(asyncio.sleep(pause), gone(self._receive))
+        raise AssertionError  # the last round returns or raises
+
+    async def _read(self) -> None:
+        """The body, and what can be said of it without any engine. Raises ApiError, ClientGone."""
+        limits = self._house.settings.limits
+        body = await read_body(
+            self._receive, self._scope["headers"], limit=limits.max_body, patience=self._house.patience.body
+        )
+        self._record.received = len(body)
+        self._payload = Payload.parse(body)
+        if self._api is Api.OTHER:
+            return
+        if self._payload.fields is None and not self._house.models.every_name:
+            raise not_json()
+        self._record.model = self._payload.model or ""
+        self._house.models.check(self._payload.model)
+
+    async def _enter(self, slot: SlotSettings) -> Place:
+        """Wait for a place, at most as long as the slot allows. Raises ApiError, ClientGone."""
+        answer = await unless(self._entered(slot), gone(self._receive), beat=self._beat())
+        match answer:
+            case Place():
+                return answer
+            case Expired():
+                raise ApiError(503, answer.reason, "wait_expired", _RETRY_LATER, Outcome.EXPIRED)
+            case Refused():
+                code = "too_many_requests" if answer.status == 429 else "unavailable"
+                raise ApiError(answer.status, answer.reason, code, answer.retry_after)
+
+    async def _entered(self, slot: SlotSettings) -> Answer:
+        within = max(0.0, slot.max_hold - self._record.held)
+        answer = await self._house.gate.enter(slot, size=self._record.received, within=within)
+        match answer:
+            case Place():
+                self._place = answer  # known here already, so that it is left even if nobody takes the result
+                self._record.held += answer.held
+            case Expired():
+                self._record.held += answer.waited
+        return answer
+
+    def _beat(self) -> Beat | None:
+        """Pings for a client that waits for a stream."""
+        if self._api not in MARKED or not self._payload.streams:
+            return None
+        limits = self._house.settings.limits
+        first = limits.ping_every if self._reply.started else limits.first_ping
+        return Beat(first, limits.ping_every, self._reply.keep_alive)
+
+    async def _ask(self, engine: Engine, cut: asyncio.Event, slot: SlotSettings) -> Outcome:
+        """The exchange with the engine. Raises NeverConnected, ApiError, ClientGone, Cut."""
+        self._record.engine = engine.name
+        call = self._call(engine, slot)
+        self._exchange = exchange = Exchange(self._house.client, engine, call, self._reply, self._record)
+        # Once pings have begun they go on until the engine's first byte: a prefill is as silent as a queue.
+        beat = self._beat() if self._reply.started else None
+        try:
+            await unless(exchange.open(), gone(self._receive), cut_off(cut), beat=beat)
+            return await unless(exchange.relay(), gone(self._receive), cut_off(cut))
+        finally:
+            await exchange.close()
+
+    def _engine(self, name: str | None) -> Engine:
+        """The engine that is to be asked. Raises ApiError: 503 none serves, 404 it doesn't have the path."""
+        if name is None:
+            raise ApiError(503, "no engine is serving now", "unavailable", _RETRY_LATER)
+        engine, path = self._house.settings.engines[name], self._scope["path"]
+        if path not in engine.profile.client_paths and path not in engine.passthrough:
+            raise ApiError(404, f"{name} is serving now and has no {path}", "path_not_served")
+        return engine
+
+    def _call(self, engine: Engine, slot: SlotSettings) -> Call:
+        """What the engine is sent. Raises ApiError: it doesn't have the model."""
+        scope, payload = self._scope, self._payload
+        model, body = None, payload.raw
+        if self._api is not Api.OTHER:
+            model = self._house.models.sent_to(engine.name, payload.model)
+            body = payload.changed(model, slot.defaults if self._api in _GENERATING else {})
+        return Call(
+            self._api, scope["method"], scope["path"], scope["query_string"], scope["headers"], body, model or ""
+        )

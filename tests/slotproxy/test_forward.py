@@ -1,0 +1,357 @@
+"""Requests to one engine that answers in every way an engine has been seen to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import itertools
+import json
+import time
+
+import httpx
+import pytest
+
+from engines.spec import CHAT, EMBEDDINGS, MESSAGES, RESPONSES
+from slotproxy.config import SlotSettings
+from slotproxy.outcomes import Outcome
+from tests.slotproxy.rig import (
+    DONE,
+    SSE,
+    Client,
+    Conversation,
+    Seen,
+    Upstream,
+    ask,
+    browser,
+    chunk,
+    delta,
+    engine,
+    eventually,
+    impatient,
+    proxied,
+    saying,
+    whole,
+)
+
+ENDS = {
+    CHAT: (delta(), DONE),
+    RESPONSES: (
+        b'event: response.created\ndata: {"type":"response.created","sequence_number":0}\n\n',
+        b'event: response.completed\ndata: {"type":"response.completed","sequence_number":1}\n\n',
+    ),
+    MESSAGES: (
+        b'event: message_start\ndata: {"type":"message_start","message":{}}\n\n',
+        b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+    ),
+}
+
+
+# ------------------------------------------------------------------------------------------------ bytes unharmed
+
+
+async def test_events_leave_as_they_come() -> None:
+    slowly = saying(SSE, *[chunk(delta())] * 4, chunk(DONE), b"0\r\n\r\n", pause=0.2)
+    async with Upstream(slowly) as up, proxied(engine(up.url)) as proxy, browser() as client:
+        async with client.stream("POST", proxy.url + CHAT, json=ask(stream=True)) as answer:
+            arrivals = [time.monotonic() async for _ in answer.aiter_raw()]
+        await proxy.counted(Outcome.SERVED)
+    gaps = [late - early for early, late in itertools.pairwise(arrivals)]
+    assert len(arrivals) == 5
+    assert min(gaps) > 0.1, "events were held back and came together"
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["x-slotproxy-engine"] == "strata"
+    assert int(answer.headers["x-slotproxy-held-ms"]) < 1000
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+async def test_characters_cut_between_chunks_arrive_with_the_same_bytes(size: int) -> None:
+    stream = "".join(f'data: {{"x":"{"€" * n}{"🦙" * n}"}}\r\n\r\n' for n in range(1, 4)).encode() + DONE
+    pieces = [chunk(stream[i : i + size]) for i in range(0, len(stream), size)]
+
+    async def behave(talk: Conversation, _: Seen) -> None:
+        await talk.send(SSE)
+        for piece in pieces:
+            await talk.send(piece)
+            await asyncio.sleep(0)
+        await talk.send(b"0\r\n\r\n")
+
+    async with Upstream(behave) as up, proxied(engine(up.url)) as proxy, browser() as client:
+        answer = await client.post(proxy.url + CHAT, json=ask(stream=True))
+        assert hashlib.sha256(answer.content).digest() == hashlib.sha256(stream).digest()
+        await proxy.counted(Outcome.SERVED)
+
+
+@pytest.mark.parametrize(
+    ("accepts", "asked"), [((b"accept-encoding: gzip;q=0.5, br",), b"gzip;q=0.5, br"), ((), b"identity")]
+)
+async def test_a_compressed_answer_is_not_touched(accepts: tuple[bytes, ...], asked: bytes) -> None:
+    packed = gzip.compress(b'{"choices": []}')
+    said = whole(packed, b"content-encoding: gzip")
+    async with Upstream(saying(said)) as up, proxied(engine(up.url)) as proxy, Client.at(proxy.port) as client:
+        await client.post(CHAT, ask(), *accepts)
+        await client.until(packed)
+    head = client.got.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+    assert b"content-encoding: gzip" in head
+    assert b"content-length: %d" % len(packed) in head
+    assert client.body == packed
+    assert up.seen[0].all(b"accept-encoding") == [asked]
+
+
+async def test_hop_by_hop_headers_stay_on_their_hop() -> None:
+    said = whole(
+        b"{}",
+        b"connection: keep-alive, X-Foo",
+        b"x-foo: 1",
+        b"keep-alive: timeout=5",
+        b"trailer: x-sum",
+        b"x-kept: yes",
+        b"set-cookie: a=1",
+        b"set-cookie: b=2",
+        b"server: engine",
+    )
+    async with Upstream(saying(said)) as up, proxied(engine(up.url)) as proxy, Client.at(proxy.port) as client:
+        await client.post(
+            CHAT,
+            ask(),
+            b"connection: keep-alive, X-Bar",
+            b"x-bar: 1",
+            b"te: trailers",
+            b"x-kept: too",
+            b"origin: http://evil.example",
+            b"authorization: Bearer secret",
+            b"x-api-key: secret",
+            b"expect: 100-continue",
+        )
+        await client.until(b"{}")
+    head = client.got.rpartition(b"\r\n\r\n")[0].lower()
+    for gone in (b"x-foo", b"keep-alive", b"trailer", b"date:"):
+        assert gone not in head
+    assert head.count(b"content-length:") == 1
+    assert head.count(b"set-cookie:") == 2
+    assert head.count(b"server:") == 1
+    assert b"x-kept: yes" in head
+    (seen,) = up.seen
+    names = [name.lower() for name, _ in seen.headers]
+    for gone in (b"x-bar", b"te", b"origin", b"authorization", b"x-api-key", b"expect", b"transfer-encoding"):
+        assert gone not in names
+    assert seen.all(b"x-kept") == [b"too"]
+    assert seen.all(b"host") == [up.url.removeprefix("http://").encode()]
+    assert seen.all(b"content-length") == [b"%d" % len(seen.body)]
+
+
+async def test_a_chunked_body_with_a_longer_model_name_reaches_the_engine_with_its_right_length() -> None:
+    raw = b'{"model" : "m", "messages": [ {"role":"user",  "content":"caf\\u00e9 \xe2\x82\xac"} ], "n":1.0}'
+    models = {"m": {"strata": "a-much-longer-name"}}
+    up = Upstream(saying(whole(b"{}")))
+    async with up, proxied(engine(up.url), models=models) as proxy, Client.at(proxy.port) as client:
+        client.writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % CHAT.encode())
+        for i in range(0, len(raw), 7):
+            client.writer.write(chunk(raw[i : i + 7]))
+        client.writer.write(b"0\r\n\r\n")
+        await client.until(b"\r\n\r\n{}")
+    (seen,) = up.seen
+    assert seen.json["model"] == "a-much-longer-name"
+    assert seen.all(b"content-length") == [b"%d" % len(seen.body)]
+    assert not seen.all(b"transfer-encoding")
+    assert b'[ {"role":"user",  "content":"caf\\u00e9 \xe2\x82\xac"} ]' in seen.body
+    assert b"1.0" in seen.body
+
+
+async def test_a_body_that_needs_no_change_goes_as_it_is() -> None:
+    raw = b' {"model":"m",\n"model" : "m", "messages":[]}\r\n'
+    async with Upstream(saying(whole(b"{}"))) as up, proxied(engine(up.url)) as proxy, browser() as client:
+        await client.post(proxy.url + CHAT + "?beta=true", content=raw)
+    assert up.seen[0].body == raw
+    assert up.seen[0].line == b"POST /v1/chat/completions?beta=true HTTP/1.1"
+
+
+async def test_a_slots_defaults_are_for_generating_calls_and_only_where_the_client_set_nothing() -> None:
+    slots = {"anonymous": SlotSettings("anonymous", defaults={"temperature": 0, "think": {"on": False}})}
+    up = Upstream(saying(whole(b"{}")))
+    async with up, proxied(engine(up.url), slots=slots) as proxy, browser() as client:
+        await client.post(proxy.url + CHAT, json=ask(temperature=0.7))
+        await client.post(proxy.url + EMBEDDINGS, json={"model": "m", "input": "x"})
+    assert up.seen[0].json == {**ask(temperature=0.7), "think": {"on": False}}
+    assert up.seen[1].json == {"model": "m", "input": "x"}
+
+
+@pytest.mark.parametrize(("path", "named"), [(CHAT, [b"authorization"]), (MESSAGES, [b"authorization", b"x-api-key"])])
+async def test_the_engines_own_key_takes_the_place_of_the_clients(path: str, named: list[bytes]) -> None:
+    slots = {"voice": SlotSettings("voice", key="clients-key")}
+    up = Upstream(saying(whole(b"{}")))
+    async with up, proxied(engine(up.url, api_key="engines-key"), slots=slots) as proxy, browser() as client:
+        await client.post(proxy.url + path, json=ask(), headers={"x-api-key": "clients-key"})
+    (seen,) = up.seen
+    keys = [(name, value) for name, value in seen.headers if b"key" in value]
+    assert [name for name, _ in keys] == named
+    assert not any(b"clients-key" in value for _, value in seen.headers)
+
+
+async def test_an_engines_error_is_handed_on_unchanged() -> None:
+    body = b'{"error":  {"message":"too long","code":"context"}}'
+    up = Upstream(saying(whole(body, b"retry-after: 3", status=b"429 Busy")))
+    async with up, proxied(engine(up.url)) as proxy, browser() as client:
+        answer = await client.post(proxy.url + CHAT, json=ask(stream=True))
+        assert (answer.status_code, answer.content, answer.headers["retry-after"]) == (429, body, "3")
+        await proxy.counted(Outcome.FAILED)
+
+
+async def test_every_request_has_a_connection_of_its_own() -> None:
+    async def behave(talk: Conversation, seen: Seen) -> None:
+        await talk.send(whole(b"{}"))  # with keep-alive: the other side has to close it
+        await talk.left()
+
+    async with Upstream(behave) as up, proxied(engine(up.url)) as proxy, browser() as client:
+        for _ in range(3):
+            await client.post(proxy.url + CHAT, json=ask())
+        await eventually(lambda: up.open == 0)
+    assert len(up.seen) == 3
+
+
+# ---------------------------------------------------------------------------------------------- broken answers
+
+
+async def _dies(talk: Conversation, how: str, path: str) -> None:
+    await talk.send(SSE, chunk(ENDS[path][0]))
+    match how:
+        case "reset":
+            await asyncio.sleep(0.05)
+            talk.reset()
+        case "no last chunk":
+            pass
+        case "clean end":
+            await talk.send(b"0\r\n\r\n")
+        case "stall":
+            await talk.left()
+        case "mid-event":
+            await talk.send(chunk(b'data: {"choi'))
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("how", ["reset", "no last chunk", "clean end", "stall", "mid-event"])
+async def test_a_stream_that_breaks_off_ends_with_an_error_and_no_last_chunk(
+    how: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def behave(talk: Conversation, _: Seen) -> None:
+        await _dies(talk, how, path)
+
+    async with Upstream(behave) as up, proxied(engine(up.url, profile=impatient(1.0))) as proxy:
+        async with Client.at(proxy.port) as client:
+            await client.post(path, ask(stream=True))
+            await client.rest()
+        await proxy.counted(Outcome.TRUNCATED)
+        await proxy.idle()
+        await eventually(lambda: up.open == 0)
+    first, *_, last = [event for event in client.body.split(b"\n\n") if event]
+    assert first + b"\n\n" == ENDS[path][0]
+    told = json.loads(last.rpartition(b"data: ")[2])
+    assert "strata" in told["error"]["message"]
+    if path != CHAT:
+        assert last.startswith(b"event: error\n")
+        assert told["type"] == "error"
+    assert not client.ended_whole
+    assert ENDS[path][1] not in client.body
+    assert len(up.seen) == 1
+    assert not [line for line in caplog.records if line.name.startswith("uvicorn")]
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+async def test_a_stream_with_its_end_marker_is_whole_whatever_the_connection_does_then(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotproxy.forward._LINGER", 0.2)
+
+    async def behave(talk: Conversation, _: Seen) -> None:
+        await talk.send(SSE, chunk(b"".join(ENDS[path])))
+        await talk.left()  # stalls: the answer's last chunk never comes
+
+    async with Upstream(behave) as up, proxied(engine(up.url)) as proxy, browser() as client:
+        answer = await client.post(proxy.url + path, json=ask(stream=True))
+        assert answer.content == b"".join(ENDS[path])
+        await proxy.counted(Outcome.SERVED)
+
+
+async def test_a_queued_stream_that_ends_with_nothing_is_no_success() -> None:
+    async with Upstream(saying(SSE, b"0\r\n\r\n")) as up, proxied(engine(up.url)) as proxy:
+        async with Client.at(proxy.port) as client:
+            await client.post(CHAT, ask(stream=True))
+            await client.rest()
+        await proxy.counted(Outcome.TRUNCATED)
+    assert b'"error"' in client.body
+    assert not client.ended_whole
+
+
+async def test_done_after_an_error_passes_through_and_counts_as_failed() -> None:
+    said = b'data: {"error": {"message": "engine died"}}\n\n' + DONE
+    head = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    async with Upstream(saying(head, said)) as up, proxied(engine(up.url)) as proxy, browser() as client:
+        answer = await client.post(proxy.url + CHAT, json=ask(stream=True))
+        assert answer.content == said
+        await proxy.counted(Outcome.FAILED)
+
+
+async def test_an_http_1_0_stream_that_ends_early_by_closing_is_told_from_a_whole_one() -> None:
+    head = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    async with Upstream(saying(head, delta())) as up, proxied(engine(up.url)) as proxy:
+        async with Client.at(proxy.port) as client:
+            await client.post(CHAT, ask(stream=True))
+            await client.rest()
+        await proxy.counted(Outcome.TRUNCATED)
+    assert not client.ended_whole
+
+
+async def test_a_json_answer_that_is_cut_short_never_looks_whole() -> None:
+    cut = whole(b'{"choices": []}')[:-4]
+    async with Upstream(saying(cut)) as up, proxied(engine(up.url)) as proxy, browser() as client:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.post(proxy.url + CHAT, json=ask())
+        await proxy.counted(Outcome.TRUNCATED)
+
+
+@pytest.mark.parametrize(("how", "status"), [("close", 502), ("502", 502), ("stall", 504), ("garbage", 502)])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_an_engine_that_gives_no_answer_has_seen_the_request_once(how: str, status: int, path: str) -> None:
+    async def behave(talk: Conversation, _: Seen) -> None:
+        match how:
+            case "502":
+                await talk.send(whole(b'{"error":{"message":"x"}}', status=b"502 Bad"))
+            case "stall":
+                await talk.left()
+            case "garbage":
+                await talk.send(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+    async with Upstream(behave) as up, proxied(engine(up.url, profile=impatient(1.0))) as proxy:
+        async with browser() as client:
+            answer = await client.post(proxy.url + path, json=ask(stream=True))
+        assert answer.status_code == status
+        assert answer.json()["error"]["message"]
+        assert answer.json().get("type") == ("error" if path == MESSAGES and how != "502" else None)
+        await proxy.counted(Outcome.FAILED)
+        await asyncio.sleep(0.1)
+    assert len(up.seen) == 1
+
+
+async def test_an_engine_that_cannot_be_reached_is_tried_again_and_then_told() -> None:
+    async with Upstream(saying()) as up:
+        url = up.url
+    async with proxied(engine(url)) as proxy, browser() as client:
+        answer = await client.post(proxy.url + CHAT, json=ask())
+        assert answer.status_code == 502
+        assert "strata can't be reached" in answer.json()["error"]["message"]
+        await proxy.counted(Outcome.FAILED)
+
+
+async def test_a_request_whose_connection_was_never_made_waits_for_the_engine_to_come_back() -> None:
+    async with Upstream(saying()) as down, Upstream(saying(whole(b"{}"))) as up:
+        await down.__aexit__()
+        async with proxied(engine(down.url), engine(up.url, name="ninfer")) as proxy, browser() as client:
+            async with asyncio.TaskGroup() as group:
+                answer = group.create_task(client.post(proxy.url + CHAT, json=ask()))
+                await asyncio.sleep(0.1)
+                proxy.gate.close()
+                await eventually(lambda: proxy.gate.view().waiting == 1)
+                proxy.gate.open("ninfer", 1)
+            assert answer.result().status_code == 200
+            await proxy.counted(Outcome.SERVED)
