@@ -176,6 +176,8 @@ REFUSALS: list[tuple[Edit, str]] = [
         "state: '~root/state': whose home? write the whole path: /root/state",
     ),
     (put("engines.strata.compose.file", "gone.yml"), "engines.strata.compose.file: {folder}/gone.yml: No such file"),
+    (put("engines.strata.compose.file", "a\0b"), "engines.strata.compose.file: 'a\\x00b' holds a character that no"),
+    (put("slots.voice.key_file", "\ud800"), "slots.voice.key_file: '\\ud800' holds a character that no name, file"),
     (put("slots.voice.key_file", "keys/gone"), "slots.voice.key_file: {folder}/keys/gone: No such file"),
     (put("slots.agents.key_file", "keys/voice"), "slots.agents.key_file: holds the same key as voice's"),
     (put("slots.agents", {}), "slots.agents.key_file: is missing"),

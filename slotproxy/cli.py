@@ -1,0 +1,201 @@
+"""slotctl: one verb a command. It asks the daemon over its control socket; only check-config works without it.
+
+The exit code says what is true now (`slotproxy.cli_args.EXIT_CODES`). With --json one JSON document goes to stdout,
+and what people want to read goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from slotproxy import config, render
+from slotproxy.cli_args import DETACHED, parse_args
+from slotproxy.control_client import Control, Trouble
+
+DETACHED_WORDS: Final = {
+    "swap": "detached; the swap goes on; look with: slotctl status (give it up with: slotctl swap --abort)",
+    "hold": "detached; the hold stays set; look with: slotctl status (end it with: slotctl release)",
+}
+
+Answer = dict[str, Any]
+Lines = Callable[[Answer], list[str]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. Wrong usage raises SystemExit(2), as argparse does."""
+    args = parse_args(argv)
+    try:
+        return check_config(args) if args.command == "check-config" else asyncio.run(_with_daemon(args))
+    except Trouble as trouble:
+        return _fail(args, trouble.what, trouble.mend, trouble.code)
+    except config.ConfigError as error:
+        return _fail(args, str(error), "", 2)
+    except KeyboardInterrupt:
+        return _fail(args, DETACHED_WORDS.get(args.command, "detached; look with: slotctl status"), "", DETACHED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout once more
+        return DETACHED
+
+
+async def _with_daemon(args: argparse.Namespace) -> int:
+    async with Control(_socket(args)) as control:
+        return await COMMANDS[args.command](control, args)
+
+
+def _socket(args: argparse.Namespace) -> Path:
+    """--control, else $SLOTPROXY_CONTROL, else what the configuration says, else the usual place."""
+    named = args.control or os.environ.get("SLOTPROXY_CONTROL")
+    if named:
+        return Path(named)
+    file = config.config_path(args.config)
+    try:
+        return config.control_of(file)
+    except config.ConfigError as error:
+        if file != config.DEFAULT_PATH:
+            raise
+        if file.exists():  # the daemon may well run on what it read before somebody broke the file
+            print(render.clean(f"slotctl: {error}; trying {config.DEFAULT_CONTROL}"), file=sys.stderr)
+        return config.DEFAULT_CONTROL
+
+
+# ------------------------------------------------------------------------------------------------- commands
+
+
+async def status(control: Control, args: argparse.Namespace) -> int:
+    _show(args, await control.ask("GET", "/status"), render.status)
+    return 0
+
+
+async def plan(control: Control, args: argparse.Namespace) -> int:
+    engine, pair = args.target
+    answer = await control.ask("POST", "/plan", {"engine": engine, "pair": pair, "trial": args.trial})
+    _show(args, answer, render.plan)
+    return 0 if answer.get("allowed") else 3
+
+
+async def swap(control: Control, args: argparse.Namespace) -> int:
+    if args.abort:
+        return _told(args, await control.ask("POST", "/abort", {}))
+    engine, pair = args.target
+    order = {
+        "engine": engine,
+        "pair": pair,
+        "trial": args.trial,
+        "cut": args.cut,
+        "stage": not args.no_stage,
+        "drain": args.drain,
+    }
+    return await _follow(control, args, "/swap", order)
+
+
+async def stage(control: Control, args: argparse.Namespace) -> int:
+    engine, pair = args.target
+    answer = await control.ask("POST", "/stage", {"engine": engine, "pair": pair})
+    return _told(args, answer, render.staged)
+
+
+async def pairs(control: Control, args: argparse.Namespace) -> int:
+    if args.action == "adopt":
+        return _told(args, await control.ask("POST", "/pairs/adopt", {"engine": args.engine}))
+    _show(args, await control.ask("GET", "/pairs"), render.pairs)
+    return 0
+
+
+async def gpu(control: Control, args: argparse.Namespace) -> int:
+    answer = await control.ask("GET", "/gpu")
+    if answer.get("error"):
+        raise Trouble(str(answer["error"]), str(answer.get("mend") or ""), 3)
+    _show(args, answer, render.gpu)
+    return 0
+
+
+async def hold(control: Control, args: argparse.Namespace) -> int:
+    return await _follow(control, args, "/hold", {"seconds": args.limit})
+
+
+async def release(control: Control, args: argparse.Namespace) -> int:
+    return _told(args, await control.ask("POST", "/release", {}))
+
+
+def check_config(args: argparse.Namespace) -> int:
+    """Needs no daemon."""
+    if args.schema:
+        print(json.dumps(config.schema(), indent=2))
+        return 0
+    settings = config.load(config.config_path(args.file or args.config))
+    pairs = [pair.label for engine in settings.engines.values() for pair in engine.pairs.values()]
+    answer = {
+        "file": str(settings.path),
+        "ok": True,
+        "listen": f"{settings.host}:{settings.port}",
+        "pairs": pairs,
+        "slots": list(settings.slots),
+    }
+    _show(args, answer, lambda a: [f"{a['file']}: good; pairs {', '.join(pairs)}; slots {', '.join(settings.slots)}"])
+    return 0
+
+
+async def _follow(control: Control, args: argparse.Namespace, path: str, order: Answer) -> int:
+    """Show each phase as it passes; the last line's code is the truth."""
+    phases: list[Answer] = []
+    last: Answer = {}
+    async with aclosing(control.follow(path, order)) as lines:
+        async for line in lines:
+            if line.get("done"):
+                last = line
+            else:
+                phases.append(line)
+                print(render.phase(line), file=_for_people(args), flush=True)
+    return _told(args, last | {"phases": phases})
+
+
+def _told(args: argparse.Namespace, answer: Answer, lines: Lines = render.words) -> int:
+    """An order's answer: its words, and its code as the exit code."""
+    code = int(answer.get("code") or 0)
+    if args.json or not code:
+        _show(args, answer, lines)
+    if code:
+        _complain(str(answer.get("text") or ""), str(answer.get("mend") or ""))
+    return code
+
+
+COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[int]]]] = {
+    "status": status,
+    "plan": plan,
+    "swap": swap,
+    "stage": stage,
+    "pairs": pairs,
+    "gpu": gpu,
+    "hold": hold,
+    "release": release,
+}
+
+
+# ------------------------------------------------------------------------------------------------- output
+
+
+def _for_people(args: argparse.Namespace) -> TextIO:
+    return sys.stderr if args.json else sys.stdout
+
+
+def _show(args: argparse.Namespace, answer: Answer, lines: Lines) -> None:
+    print(json.dumps(answer, indent=2) if args.json else "\n".join(lines(answer)), flush=True)
+
+
+def _fail(args: argparse.Namespace, what: str, mend: str, code: int) -> int:
+    if args.json:
+        print(json.dumps({"error": what, "mend": mend, "code": code}, indent=2), flush=True)
+    _complain(what, mend)
+    return code
+
+
+def _complain(what: str, mend: str) -> None:
+    print(render.clean(f"slotctl: {what}; {mend}" if mend else f"slotctl: {what}"), file=sys.stderr, flush=True)

@@ -1,0 +1,238 @@
+"""What slotctl shows: pure functions from the control API's answers to lines. Short, aligned, safe for a terminal."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from slotproxy.units import format_duration, format_size
+
+WIDEST: Final = 44  # characters of a table's cell; longer ones go on in the next line
+_LABEL: Final = 10
+
+Answer = Mapping[str, Any]
+
+
+def phase(line: Answer) -> str:
+    """`  1.2 s  draining   2 requests in flight`"""
+    return clean(f"{line.get('elapsed') or 0:5.1f} s  {line.get('phase') or '':<10} {line.get('text') or ''}").rstrip()
+
+
+def status(answer: Answer) -> list[str]:
+    lines = [
+        _labelled("serving", _serving(answer)),
+        _labelled("gate", _gate(answer.get("gate") or {})),
+        *_hold(answer.get("hold")),
+        *_swap(answer.get("swap")),
+        *_dark(answer.get("dark")),
+        _labelled("card", _card(answer.get("card") or {})),
+        *_engines(answer.get("engines") or {}),
+    ]
+    return [*lines, *_warnings(answer)]
+
+
+def plan(answer: Answer) -> list[str]:
+    lines = [_labelled("plan", f"{answer.get('label')}, {_verified(answer.get('verified'))}")]
+    differences = answer.get("differences") or []
+    lines += _differences(differences) if differences else [_labelled("container", "is what the pair declares")]
+    if answer.get("would_run"):
+        lines += _would_run(answer["would_run"])
+    if answer.get("stage"):
+        lines.append(_labelled("stage", "the container is made anew first"))
+    lines += _warnings(answer)
+    for refusal in answer.get("refusals") or ():
+        lines += refused(str(refusal.get("what")), str(refusal.get("mend") or ""))
+    return [*lines, _labelled("verdict", "allowed" if answer.get("allowed") else "refused, nothing would be changed")]
+
+
+def words(answer: Answer) -> list[str]:
+    """What the daemon says of an order."""
+    return [clean(str(answer.get("text") or "done"))]
+
+
+def staged(answer: Answer) -> list[str]:
+    """What was made anew: in these the container differed from its pair."""
+    differences = answer.get("differences") or []
+    return [*words(answer), *(_differences(differences) if differences else ())]
+
+
+def pairs(answer: Answer) -> list[str]:
+    known = answer.get("pairs") or []
+    rows: list[list[object]] = [["pair", "", "state", "when", "how", "ready in", "image"]]
+    for pair in known:
+        ready = pair.get("ready_in")
+        rows.append(
+            [
+                pair.get("label"),
+                "deployed" if pair.get("deployed") else "",
+                pair.get("state"),
+                pair.get("when"),
+                pair.get("how"),
+                "" if ready is None else format_duration(ready),
+                pair.get("image"),
+            ]
+        )
+    failures = [(pair.get("label"), pair["last_failure"]) for pair in known if pair.get("last_failure")]
+    said = [clean(f"{label} failed {last.get('when')}: {last.get('reason')}") for label, last in failures]
+    return [*table(rows), *said]
+
+
+def gpu(answer: Answer) -> list[str]:
+    lines = [
+        _labelled("card", f"{answer.get('name')}  {answer.get('uuid')}  driver {answer.get('driver')}"),
+        _labelled("memory", _memory(answer)),
+    ]
+    rows: list[list[object]] = [["pid", "memory", "name", "container"]]
+    for process in answer.get("processes") or ():
+        taken = process.get("bytes")
+        rows.append(
+            [
+                process.get("pid"),
+                "unknown" if taken is None else format_size(taken),
+                process.get("name"),
+                process.get("container"),
+            ]
+        )
+    return lines + (table(rows) if len(rows) > 1 else [_labelled("processes", "none that the driver names")])
+
+
+def refused(what: str, mend: str) -> list[str]:
+    """What refuses, and what would mend it."""
+    return [_labelled("refused", what), *([_labelled("", f"mend: {mend}")] if mend else [])]
+
+
+def table(rows: Sequence[Sequence[object]]) -> list[str]:
+    """Columns as wide as their cells; the first row is the head. Nothing is cut off: long cells go on below."""
+    wrapped = [[textwrap.wrap(text(cell), WIDEST) or [""] for cell in row] for row in rows]
+    widths = [max(len(line) for cell in column for line in cell) for column in zip(*wrapped, strict=True)]
+    return ["  ".join(part) for row in wrapped for part in _padded(row, widths)]
+
+
+def text(value: object) -> str:
+    """A value of an answer in one line."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return clean(shlex.join(str(word) for word in value))
+    return clean(str(value))
+
+
+def clean(words: str) -> str:
+    """Engines' and files' words can't move the cursor or break a line."""
+    return "".join(character if character.isprintable() else " " for character in words)
+
+
+def _padded(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[list[str]]:
+    for index in range(max(len(cell) for cell in row)):
+        line = [cell[index] if index < len(cell) else "" for cell in row]
+        padded = [part.ljust(width) for part, width in zip(line, widths, strict=True)]
+        yield [*padded[:-1], line[-1]]
+
+
+def _labelled(label: str, words: str) -> str:
+    return f"{label:<{_LABEL}}{clean(words)}"
+
+
+def _serving(answer: Answer) -> str:
+    pair = answer.get("pair") or answer.get("holder")
+    if not pair:
+        return f"nothing ({answer.get('state')})"
+    if not answer.get("serving"):
+        return f"nothing: {pair} has the card ({answer.get('state')})"
+    known = "evidence unknown" if answer.get("verified") is None else _yes(answer["verified"], "verified")
+    since = f", since {answer['since']}" if answer.get("since") else ""
+    return f"{pair} ({known}){since}"
+
+
+def _yes(truth: object, word: str) -> str:
+    return word if truth else f"not {word}"
+
+
+def _gate(gate: Answer) -> str:
+    to = f" to {gate['engine']}" if gate.get("engine") else ""
+    why = f" ({gate['reason']})" if gate.get("reason") else ""
+    counts = [f"{gate.get('in_flight') or 0} in flight", f"{gate.get('waiting') or 0} waiting"]
+    if gate.get("settling"):
+        counts.append(f"{gate['settling']} settling")
+    if gate.get("waiting"):
+        size, longest = format_size(gate.get("waiting_bytes") or 0), format_duration(gate.get("longest_wait") or 0)
+        counts.append(f"{size} held, longest wait {longest}")
+    return f"{gate.get('state')}{to}{why}: {', '.join(counts)}"
+
+
+def _hold(hold: Answer | None) -> list[str]:
+    if hold is None:
+        return []
+    left = hold.get("left")
+    until = "until slotctl release" if left is None else f"{format_duration(left)} left, or slotctl release"
+    return [_labelled("hold", f"set: requests wait, {until}")]
+
+
+def _swap(swap: Answer | None) -> list[str]:
+    if swap is None:
+        return []
+    trial = ", a trial" if swap.get("trial") else ""
+    since = format_duration(swap.get("elapsed") or 0)
+    return [_labelled("swap", f"to {swap.get('target')}{trial}: {swap.get('phase')}, {since}")]
+
+
+def _dark(dark: Answer | None) -> list[str]:
+    if dark is None:
+        return []
+    again = dark.get("retry_in")
+    hope = "it needs a person" if not dark.get("passing") else "it is tried again"
+    when = f" in {format_duration(again)}" if dark.get("passing") and again is not None else ""
+    return [_labelled("dark", f"{dark.get('reason')}; {hope}{when}")]
+
+
+def _card(card: Answer) -> str:
+    if card.get("error"):
+        return str(card["error"])
+    return f"{card.get('name')}: {_memory(card)}"
+
+
+def _memory(card: Answer) -> str:
+    free, used, total = (format_size(card.get(key) or 0) for key in ("free", "used", "total"))
+    reserved = f", {format_size(card['reserved'])} reserved by the driver" if card.get("reserved") else ""
+    return f"{free} free of {total}, {used} in use{reserved}"
+
+
+def _engines(engines: Mapping[str, Answer]) -> list[str]:
+    rows: list[list[object]] = [["engine", "status", "pair", "started", "address", "id"]]
+    for name, seen in engines.items():
+        values = [seen.get(key) for key in ("status", "pair", "started_at", "url")]
+        rows.append([name, *map(text, values), text(seen.get("id")).removeprefix("sha256:")[:12]])
+    troubles = [_labelled(name, str(seen["error"])) for name, seen in engines.items() if seen.get("error")]
+    return [*table(rows), *troubles] if engines else []
+
+
+def _warnings(answer: Answer) -> list[str]:
+    return [_labelled("warning", str(words)) for words in answer.get("warnings") or ()]
+
+
+def _verified(verified: Answer | None) -> str:
+    return (
+        f"verified {verified.get('when')} by {verified.get('how')}" if verified else "not verified: it never ran here"
+    )
+
+
+def _differences(differences: Sequence[Answer]) -> list[str]:
+    """A field of the pair makes it another pair, which needs evidence of its own; other fields only a recreate."""
+    rows: list[list[object]] = [["field", "declared", "created", ""]]
+    for one in differences:
+        kind = "part of the pair" if one.get("pair") else ""
+        rows.append([one.get("field"), one.get("declared"), one.get("created"), kind])
+    return table(rows)
+
+
+def _would_run(run: Answer) -> list[str]:
+    lines = [
+        _labelled("image", f"{run.get('image')}  {run.get('image_id')}"),
+        _labelled("would run", text(list(run.get("argv") or []))),
+    ]
+    for file in run.get("artifacts") or ():
+        size = format_size(file.get("size") or 0)
+        lines.append(_labelled("artifact", f"{file.get('path')}  {size}  sha256:{file.get('sha256')}"))
+    return lines

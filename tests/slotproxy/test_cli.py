@@ -1,0 +1,439 @@
+"""slotctl against a daemon that speaks the control API over a real unix socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket as sockets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slotproxy import control_client
+from slotproxy.cli import main
+from slotproxy.cli_args import EXIT_CODES, build_parser
+from tests.slotproxy.control_double import Daemon, serving, wait_until
+
+ROOT = Path(__file__).parents[2]
+SLOTCTL = Path(sys.executable).parent / "slotctl"
+LOST = 5.0  # seconds within which a lost daemon must be noticed
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Daemon]]:
+    """One healthy daemon for all who need no other."""
+    socket = tmp_path_factory.mktemp("daemon") / "control.sock"
+    with serving(socket, Daemon()) as daemon:
+        yield socket, daemon
+
+
+@pytest.fixture
+def daemon(shared: tuple[Path, Daemon]) -> Daemon:
+    shared[1].reset()
+    return shared[1]
+
+
+@pytest.fixture
+def socket(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The shared daemon's where the test has that one, else one where nobody listens yet."""
+    if "daemon" in request.fixturenames:
+        return Path(request.getfixturevalue("shared")[0])
+    return tmp_path / "control.sock"
+
+
+@pytest.fixture
+def faulty(request: pytest.FixtureRequest, socket: Path) -> Iterator[Daemon]:
+    with serving(socket, Daemon(request.param)) as daemon:
+        yield daemon
+
+
+def slotctl(socket: Path, *words: str) -> int:
+    return main(["--control", str(socket), *words])
+
+
+@contextmanager
+def process(*command: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@contextmanager
+def daemon_process(socket: Path, fault: str = "") -> Iterator[subprocess.Popen[str]]:
+    with process(sys.executable, "-m", "tests.slotproxy.control_double", str(socket), fault) as child:
+        wait_until(lambda: answers(socket))
+        yield child
+
+
+def answers(path: Path) -> bool:
+    with sockets.socket(sockets.AF_UNIX) as knock:
+        return knock.connect_ex(str(path)) == 0
+
+
+# ------------------------------------------------------------------------------------------------- each command
+
+
+def test_status_says_who_serves_and_who_waits(daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert slotctl(socket, "status") == 0
+    shown = capsys.readouterr().out
+    assert "serving   strata:current (verified), since 2026-01-02T03:04:05Z\n" in shown
+    assert "gate      open to strata: 1 in flight, 2 waiting, 2KiB held, longest wait 1.5 s\n" in shown
+    assert "card      Card: 1GiB free of 32GiB, 31GiB in use\n" in shown
+    assert "warning   the tree has moved\n" in shown
+
+
+def test_plan_shows_differences_what_would_run_and_the_verdict(
+    daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "plan", "to-ninfer") == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^field +declared +created", shown, re.MULTILINE)
+    assert re.search(r"^image +ninfer:v3 +ninfer:local +part of the pair$", shown, re.MULTILINE)
+    assert "would run a 'b c'\n" in shown
+    assert f"artifact  /srv/models/v3.ninfer  22GiB  sha256:{'55' * 32}\n" in shown
+    assert shown.endswith("verdict   allowed\n")
+
+
+def test_a_refused_plan_exits_3_and_shows_what_would_mend_it(
+    daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "plan", "ninfer:v3") == 3
+    shown = capsys.readouterr().out
+    assert "refused   ninfer:v3 never ran on this card\n          mend: use --trial\n" in shown
+    assert slotctl(socket, "plan", "ninfer:v3", "--trial") == 0
+
+
+def test_a_swap_shows_its_phases_as_they_pass_and_exits_0_when_the_pair_serves(
+    daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "swap", "to-ninfer:v2") == 0
+    assert daemon.pair == "ninfer:v2"
+    shown = capsys.readouterr().out
+    assert "  1.2 s  draining   2 requests in flight\n" in shown
+    assert shown.endswith("ninfer:v2 serves\n")
+
+
+def test_words_of_others_cannot_move_the_cursor_or_break_a_line(
+    daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slotctl(socket, "swap", "to-ninfer:v2")
+    assert "  0.0 s  checking   hashing ninfer:v2 [2J\n" in capsys.readouterr().out
+
+
+def test_a_swap_that_is_refused_exits_3_and_nothing_changes(
+    daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "swap", "to-ninfer:v3") == 3
+    assert daemon.pair == "strata:current"
+    assert capsys.readouterr().err == "slotctl: ninfer:v3 never ran on this card; slotctl swap to-… --trial\n"
+
+
+@pytest.mark.parametrize(("faulty", "code"), [("restored", 4), ("dark", 5)], indirect=["faulty"])
+@pytest.mark.parametrize("json_too", [False, True])
+def test_a_swap_that_fails_exits_with_what_is_true_now(
+    faulty: Daemon, socket: Path, code: int, json_too: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "swap", "to-ninfer", *(["--json"] if json_too else [])) == code
+    out, err = capsys.readouterr()
+    assert err.splitlines()[-1].startswith("slotctl: ")
+    assert not json_too or json.loads(out)["code"] == code
+
+
+def test_every_swap_option_reaches_the_daemon(daemon: Daemon, socket: Path) -> None:
+    slotctl(socket, "swap", "ninfer:v3", "--trial", "--cut", "--no-stage", "--drain", "10m")
+    slotctl(socket, "swap", "to-ninfer")
+    assert daemon.orders == [
+        {"engine": "ninfer", "pair": "v3", "trial": True, "cut": True, "stage": False, "drain": 600.0},
+        {"engine": "ninfer", "pair": None, "trial": False, "cut": False, "stage": True, "drain": None},
+    ]
+
+
+@pytest.mark.parametrize("faulty", ["slow"], indirect=True)
+def test_an_abort_gives_up_the_swap_under_way(faulty: Daemon, socket: Path) -> None:
+    with process(str(SLOTCTL), "--control", str(socket), "swap", "to-ninfer") as swap:
+        wait_until(lambda: faulty.orders)
+        assert slotctl(socket, "swap", "--abort") == 0
+        assert swap.wait(20) == 4
+
+
+def test_an_abort_without_a_swap_is_refused(daemon: Daemon, socket: Path) -> None:
+    assert slotctl(socket, "swap", "--abort") == 3
+
+
+def test_hold_returns_when_nothing_is_in_flight_and_release_ends_it(
+    daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "hold", "--for", "10m") == 0
+    assert (daemon.held, daemon.hold) == (True, 600.0)
+    slotctl(socket, "status")
+    assert "hold      set: requests wait, 10 min 0 s left, or slotctl release\n" in capsys.readouterr().out
+    assert slotctl(socket, "release") == 0
+    assert not daemon.held
+
+
+def test_stage_tells_what_was_made_anew(daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert slotctl(socket, "stage", "ninfer:v2") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ninfer:v2 is staged",
+        "field  declared  created  ",
+        "image  b         a        part of the pair",
+    ]
+
+
+def test_pairs_lists_evidence_and_last_failures(
+    daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "pairs") == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^ninfer:v2 +deployed +verified +2026-01-01 +trial +9\.5 s +i$", shown, re.MULTILINE)
+    assert "ninfer:v3 failed 2026-01-03: exit 1\n" in shown
+
+
+def test_adopt_makes_evidence_of_what_serves_and_of_nothing_else(daemon: Daemon, socket: Path) -> None:
+    assert slotctl(socket, "pairs", "adopt", "strata") == 0
+    assert slotctl(socket, "pairs", "adopt", "ninfer") == 3
+
+
+def test_gpu_shows_the_card_and_its_holders(daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert slotctl(socket, "gpu") == 0
+    shown = capsys.readouterr().out
+    assert "memory    1GiB free of 32GiB, 31GiB in use\n" in shown
+    assert re.search(r"^4711 +31GiB +strata +strata$", shown, re.MULTILINE)
+    assert re.search(r"^1 +unknown", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("faulty", ["gpu"], indirect=True)
+def test_a_card_that_cannot_be_read_is_said_with_what_to_do(
+    faulty: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "gpu") == 3
+    assert capsys.readouterr().err == "slotctl: NVML: driver/library version mismatch; reboot\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["plan", "to-ninfer"],
+        ["plan", "to-ninfer:v3"],
+        ["swap", "to-ninfer"],
+        ["swap", "to-ninfer:v3"],
+        ["swap", "--abort"],
+        ["stage", "ninfer"],
+        ["pairs"],
+        ["pairs", "adopt", "ninfer"],
+        ["gpu"],
+        ["hold"],
+        ["release"],
+    ],
+    ids=" ".join,
+)
+def test_with_json_stdout_is_one_document_and_people_read_stderr(
+    daemon: Daemon, socket: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = slotctl(socket, *words, "--json")
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    if words == ["swap", "to-ninfer"]:
+        assert [line["phase"] for line in document["phases"]] == ["checking", "draining"]
+        assert "draining" in err
+    if code == 3 and words[0] != "plan":
+        assert (document["code"], err[:9]) == (3, "slotctl: ")
+
+
+# ------------------------------------------------------------------------------------------------- a lost daemon
+
+
+@pytest.mark.parametrize("words", [["status"], ["swap", "to-ninfer"], ["plan", "to-ninfer"], ["hold", "--json"]])
+def test_without_a_daemon_it_says_what_to_do_and_exits_6(
+    socket: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, *words) == 6
+    err = capsys.readouterr().err
+    assert err == f"slotctl: no daemon at {socket}; start it (slotproxy serve), or name its socket with --control\n"
+
+
+def test_a_socket_that_nobody_listens_at_is_told_apart(socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with sockets.socket(sockets.AF_UNIX) as dead:
+        dead.bind(str(socket))
+    assert slotctl(socket, "status") == 6
+    assert f"nobody listens at {socket}: the daemon has died" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("faulty", ["mute"], indirect=True)
+def test_a_server_that_is_not_slotproxy_is_told_apart(
+    faulty: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "status") == 6
+    assert "no answer of slotproxy's (HTTP 404)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_daemon_that_goes_away_in_the_middle_of_a_swap_is_noticed_within_5_s(
+    socket: Path, blow: signal.Signals
+) -> None:
+    with (
+        daemon_process(socket, "slow") as daemon,
+        process(str(SLOTCTL), "--control", str(socket), "swap", "to-ninfer") as swap,
+    ):
+        assert swap.stdout is not None
+        wait_until(lambda: "draining" in swap.stdout.readline())
+        struck = time.monotonic()
+        daemon.send_signal(blow)
+        assert swap.wait(30) == 6
+        assert time.monotonic() - struck < LOST
+        assert swap.stderr is not None
+        assert len(swap.stderr.read().splitlines()) == 1
+
+
+@pytest.mark.parametrize("faulty", ["silent"], indirect=True)
+def test_a_swap_without_a_tick_counts_as_lost_within_5_s(
+    faulty: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = time.monotonic()
+    assert slotctl(socket, "swap", "to-ninfer") == 6
+    assert time.monotonic() - begun < LOST
+    assert "has not answered for 3 s; it hangs or is overloaded" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["status"], ["plan", "to-ninfer"]])
+def test_a_daemon_that_hangs_is_lost_also_where_no_ticks_come(
+    socket: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with daemon_process(socket) as daemon:
+        daemon.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(control_client, "SILENCE", 0.5)
+        begun = time.monotonic()
+        assert slotctl(socket, *words) == 6
+        assert time.monotonic() - begun < LOST
+
+
+def test_a_proxy_of_the_users_is_not_asked(daemon: Daemon, socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    assert slotctl(socket, "status") == 0
+
+
+def test_a_plan_that_hashes_for_long_is_waited_for_while_the_daemon_lives(
+    socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_client, "SILENCE", 1.5)
+    monkeypatch.setattr(control_client, "PULSE", 0.2)
+    with serving(socket, Daemon(plan_takes=3.0)):
+        assert slotctl(socket, "plan", "to-ninfer") == 0
+
+
+def test_ctrl_c_only_detaches_and_the_swap_goes_on(socket: Path) -> None:
+    with (
+        serving(socket, Daemon("slow")) as daemon,
+        process(str(SLOTCTL), "--control", str(socket), "swap", "to-ninfer") as swap,
+    ):
+        assert swap.stdout is not None
+        wait_until(lambda: "draining" in swap.stdout.readline())
+        swap.send_signal(signal.SIGINT)
+        assert swap.wait(20) == 7
+        assert swap.stderr is not None
+        assert swap.stderr.read().startswith("slotctl: detached; the swap goes on; look with: slotctl status")
+        assert not daemon.aborted.is_set()
+
+
+# ------------------------------------------------------------------------------------------------- usage
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["dance"],
+        ["swap"],
+        ["swap", "to-"],
+        ["swap", "to-ninfer:"],
+        ["swap", "to-ninfer", "--abort"],
+        ["swap", "--abort", "--cut"],
+        ["swap", "to-ninfer", "--drain", "10"],
+        ["swap", "to-ninfer", "--tri"],
+        ["pairs", "adopt"],
+        ["pairs", "drop", "ninfer"],
+        ["hold", "--for", "soon"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "slotctl" in capsys.readouterr().err
+
+
+def test_the_socket_is_the_options_the_environments_or_the_configurations(
+    daemon: Daemon, socket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "slotproxy.yml"
+    file.write_text(yaml.safe_dump({"control": str(socket)}))
+    assert main(["--config", str(file), "status"]) == 0
+    assert main(["status", "--config", str(file)]) == 0
+    monkeypatch.setenv("SLOTPROXY_CONFIG", str(file))
+    assert main(["status"]) == 0
+    monkeypatch.setenv("SLOTPROXY_CONTROL", str(tmp_path / "other.sock"))
+    assert main(["status"]) == 6
+    assert main(["status", "--control", str(socket)]) == 0
+
+
+def test_a_named_configuration_that_is_broken_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", str(tmp_path / "gone.yml"), "status"]) == 2
+    assert "gone.yml: can't be read: No such file or directory" in capsys.readouterr().err
+
+
+def test_check_config_needs_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine: dict[str, Any] = {"profile": "strata", "container": "s", "vram": "30GiB"}
+    document = {"card": {"gpu": 0}, "engines": {"strata": engine | {"pairs": {"v2": {"image": "i", "artifact": "a"}}}}}
+    file = tmp_path / "slotproxy.yml"
+    file.write_text(yaml.safe_dump(document))
+    assert main(["check-config", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: good; pairs strata:v2; slots anonymous\n"
+    file.write_text(yaml.safe_dump(document).replace("30GiB", "30"))
+    assert main(["--config", str(file), "check-config"]) == 2
+    assert capsys.readouterr().err.startswith(f"slotctl: {file}: engines.strata.vram: 30 has no unit; ")
+    assert main(["check-config", str(file), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["code"] == 2
+
+
+def test_check_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-config", "--schema"]) == 0
+    assert "engines" in json.loads(capsys.readouterr().out)["$defs"]["FileKeys"]["properties"]
+
+
+def test_help_lists_every_command_option_and_exit_code() -> None:
+    parser = build_parser()
+    shown = parser.format_help()
+    (commands,) = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
+    assert set(commands) == {"status", "plan", "swap", "stage", "pairs", "gpu", "hold", "release", "check-config"}
+    for name, command in commands.items():
+        own = command.format_help()
+        for option in (option for action in command._actions for option in action.option_strings):
+            assert f"{option} " in own.replace(",", " ").replace("]", " ").replace("\n", " "), (name, option)
+            assert option in shown, (name, option)
+        assert f"slotctl {name}" in shown
+    for code, truth in EXIT_CODES.items():
+        assert f"  {code}  {truth}" in shown
+
+
+def test_a_pipe_that_closes_early_makes_no_traceback(daemon: Daemon, socket: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write) as stdout:
+        ended = subprocess.run(
+            [SLOTCTL, "--control", socket, "status"], stdout=stdout, stderr=subprocess.PIPE, check=False, timeout=30
+        )
+    assert b"Traceback" not in ended.stderr
