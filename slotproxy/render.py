@@ -35,12 +35,14 @@ def status(answer: Answer) -> list[str]:
 
 def plan(answer: Answer) -> list[str]:
     lines = [_labelled("plan", f"{answer.get('label')}, {_verified(answer.get('verified'))}")]
-    differences = answer.get("differences") or []
-    lines += _differences(differences) if differences else [_labelled("container", "is what the pair declares")]
+    if answer.get("differences"):
+        lines += _differences(answer["differences"])
+    elif not answer.get("stage"):
+        lines.append(_labelled("created", "as the pair declares"))
     if answer.get("would_run"):
         lines += _would_run(answer["would_run"])
     if answer.get("stage"):
-        lines.append(_labelled("stage", "the container is made anew first"))
+        lines.append(_labelled("stage", "made as declared first (--no-stage refuses instead)"))
     lines += _warnings(answer)
     for refusal in answer.get("refusals") or ():
         lines += refused(str(refusal.get("what")), str(refusal.get("mend") or ""))
@@ -107,7 +109,7 @@ def table(rows: Sequence[Sequence[object]]) -> list[str]:
     """Columns as wide as their cells; the first row is the head. Nothing is cut off: long cells go on below."""
     wrapped = [[textwrap.wrap(text(cell), WIDEST) or [""] for cell in row] for row in rows]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*wrapped, strict=True)]
-    return ["  ".join(part) for row in wrapped for part in _padded(row, widths)]
+    return ["  ".join(part).rstrip() for row in wrapped for part in _padded(row, widths)]
 
 
 def text(value: object) -> str:

@@ -186,7 +186,7 @@ def test_stage_tells_what_was_made_anew(daemon: Daemon, socket: Path, capsys: py
     assert slotctl(socket, "stage", "ninfer:v2") == 0
     assert capsys.readouterr().out.splitlines() == [
         "ninfer:v2 is staged",
-        "field  declared  created  ",
+        "field  declared  created",
         "image  b         a        part of the pair",
     ]
 
