@@ -23,6 +23,7 @@ from swap.recipes import LABEL, Json, created_recipe, declared_recipe, image_nam
 from swap.staging import Staging
 
 SETTLING = 10.0  # seconds in which a container that Docker says has stopped must look stopped
+LATE = 1.0  # seconds by which Docker may note a start too late: a quick engine's first lines are older (measured)
 FORCED = 137
 MENDS = {
     "could not select device driver": "install the NVIDIA Container Toolkit (nvidia-ctk) and restart Docker",
@@ -50,6 +51,7 @@ class DockerContainer:
             self._staging = Staging(engine, docker, self._compose, creation, self.look)
         self._changing = asyncio.Lock()
         self._id = ""  # of the container that we last saw under our name
+        self._asked = ("", 0.0)  # which container we last asked to start, and when (Unix time)
 
     # ------------------------------------------------------------------------------------------------- looking
 
@@ -78,8 +80,10 @@ class DockerContainer:
         found = await self._docker.inspect(id)
         if found is None:
             return ""
-        started = _unix(found.container["State"]["StartedAt"])
-        return (await self._docker.log(id, started)).decode(errors="replace")
+        began = _unix(found.container["State"]["StartedAt"])
+        asked_id, asked = self._asked
+        since = asked if asked_id == id and asked <= began else max(0.0, began - LATE)
+        return (await self._docker.log(id, since)).decode(errors="replace")
 
     def events(self) -> AsyncGenerator[RuntimeEvent, None]:
         """Changes from this call on, also when the first is asked for later. Close it (`contextlib.aclosing`)."""
@@ -122,6 +126,7 @@ class DockerContainer:
         await self._refuse_foreign(before.container)
         if before.container["State"]["Running"]:
             return
+        self._asked = (id, time.time())
         try:
             await self._ask_to_start(id, before)
         except DockerSaid as said:

@@ -7,6 +7,7 @@ few: calls that hang starve nobody else's executor, and never keep the process f
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -152,10 +153,7 @@ class Docker:
 
     async def close(self) -> None:
         """Close idle connections. Calls under way end by themselves."""
-        with self._lock:
-            clients, self._clients = list(self._clients.values()), {}
-        for client in clients:
-            await asyncio.to_thread(client.close)
+        await asyncio.to_thread(self._forget_clients)
 
     async def _read(self, ask: Callable[[Client], T]) -> T:
         """A question may be asked again: once, when the connection breaks (a daemon that was restarted)."""
@@ -189,10 +187,11 @@ class Docker:
 
     def _do(self, call: Callable[[Client], T], patience: float) -> T:
         try:
+            self._knock()
             return call(self._client(patience))
         except (OSError, DockerException) as error:  # what requests raises is an OSError
             fault = self._fault(error)
-            if isinstance(fault, Unreachable) and not isinstance(fault, Reset):
+            if isinstance(fault, Unreachable):
                 self._forget_clients()  # a Docker that comes back may speak another version
             raise fault from error
 
@@ -210,9 +209,19 @@ class Docker:
                 self._clients[patience] = client
         return client
 
+    def _knock(self) -> None:
+        """Raise the plain OSError where nobody answers: the SDK buries it, and leaks a socket each time."""
+        if self.address.startswith("unix://"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(READING)
+                probe.connect(self.address.removeprefix("unix://"))
+
     def _forget_clients(self) -> None:
+        """Close idle connections; calls under way go on."""
         with self._lock:
-            self._clients = {}
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.close()
 
     def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` in a thread of its own; its Fault, or its result, is the future's."""
@@ -293,8 +302,8 @@ class Listener:
 
     def _cut(self) -> None:
         if self._stream is not None:
-            with suppress(OSError, AttributeError):  # it ended by itself meanwhile
-                self._stream.close()
+            with suppress(OSError, AttributeError):  # it has ended by itself
+                self._stream.close()  # wakes the reader
         self._thread.join(1.0)
 
     def _listen(self) -> None:
@@ -304,8 +313,11 @@ class Listener:
             if not self._closed.is_set():
                 for event in self._stream:
                     self._put(event)
-        except (OSError, DockerException) as error:
+        except Exception as error:  # also ValueError, from half a line
             fault = self._fault_of(error)
+        finally:
+            if self._stream is not None:
+                self._stream._response.close()  # the SDK's own `close` leaves it open
         self._put(fault)
 
     def _put(self, item: Json | Fault) -> None:
