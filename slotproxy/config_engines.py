@@ -78,7 +78,7 @@ def _profile(name: str, at: Place) -> Profile:
 def _check_container_or_command(keys: EngineKeys, at: Place) -> None:
     if keys.container and keys.command:
         raise at.wrong("has container and command; an engine runs in a container or by a command, remove one")
-    if not keys.container and not keys.command:
+    if not keys.container and not keys.command and not all(pair.command for pair in keys.pairs.values()):
         raise at.wrong("has neither container nor command; name its container, or write the command that runs it")
     if keys.command and keys.compose:
         raise (at / "compose").wrong("an engine by command isn't declared by compose; remove one of the two")

@@ -199,7 +199,7 @@ def _sha256(path: Path, before: Identity, reading: _Reading) -> str:
             while not reading.stop.is_set() and (chunk := file.read(CHUNK)):
                 digest.update(chunk)
                 reading.done += len(chunk)
-            if _identity_of(path, os.fstat(fd)) != before or identity(path) != before:
+            if identity(path) != before:
                 raise _changing(path)
     except OSError as error:
         raise _unreadable(path, error) from error

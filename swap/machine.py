@@ -82,7 +82,7 @@ START = State(doing=Look(1), number=1)  # the controller runs START.doing first
 def stop_ordered(state: State, unit: Unit) -> State:
     """Only a report clears `up`. What we stop doesn't serve any more, though, and is what we would restore."""
     if state.serving == unit:
-        return replace(state, serving=None, last=unit)
+        return replace(state, serving=None, last=unit, closed=False)
     return state
 
 
@@ -102,8 +102,9 @@ def is_current(state: State, n: int) -> bool:
 
 
 def learnt_up(state: State, unit: Unit) -> State:
-    """Whoever says it and however late: it is up, so what was freed isn't any more."""
-    return replace(state, up=state.up | {unit}, freed=None)
+    """Whoever says it and however late: it is up, so what was freed isn't any more. An engine has one container."""
+    others = frozenset(other for other in state.up if other.engine != unit.engine)
+    return replace(state, up=others | {unit}, freed=None)
 
 
 def overdue(state: State, effect: Start | Stop) -> State:
@@ -170,8 +171,8 @@ def _next(state: State) -> Step:
     4. An order that is checked (and staged) is the goal; no goal, and nothing serves: nothing to do.
     5. Something is in the way: drain if it serves, then stop it.
     6. The goal is up: it serves, or is warmed.
-    7. Its memory isn't free: wait for it.
-    8. Its container was replaced, or isn't staged: put it back, or stage it.
+    7. Its container was replaced, or isn't staged: put it back, or stage it.
+    8. Its memory isn't free: wait for it.
     9. Not inspected: inspect.  10. Start.
     """
     if not state.looked:
@@ -186,7 +187,7 @@ def _next(state: State) -> Step:
         state = replace(state, goal=state.target)
     goal = state.goal or state.serving
     if goal is None:
-        return replace(state, person=True), ()
+        return state, ()
     if victims := in_the_way(state, goal):
         return _stop(state, min(victims))
     if goal == state.serving:
@@ -202,20 +203,21 @@ def _on_its_way(state: State) -> bool:
 
 def _bring_up(state: State, goal: Unit) -> Step:
     ordered = goal == state.target and not state.failure
-    if state.freed != goal:
-        return _do(state, Free(state.number + 1, goal))
     if state.displaced == goal and not ordered:
         return _do(state, PutBack(state.number + 1, goal))
     if state.staged != goal and (ordered or goal != state.last):
         return _stage(state, goal)
+    if state.freed != goal:
+        return _do(state, Free(state.number + 1, goal))
     if must_inspect(state, goal):
         return _do(state, Inspect(state.number + 1, goal))
     return _do(state, Start(state.number + 1, goal))
 
 
 def _do(state: State, effect: Awaited) -> Step:
-    """Whatever is done next, an inspection is old news after it."""
-    return replace(state, doing=effect, number=effect.n, inspected=None), (effect,)
+    """What was found just now is old news once something else is done."""
+    freed = state.freed if isinstance(effect, Inspect) else None
+    return replace(state, doing=effect, number=effect.n, inspected=None, drained=False, freed=freed), (effect,)
 
 
 def _stage(state: State, unit: Unit) -> Step:
@@ -270,7 +272,7 @@ def _end(state: State, code: Code, why: str) -> Step:
         return state, ()
     answer = Answer(state.order, code, why)
     state = replace(state, order=None, target=None, failure="", given_up=False, staged=None)
-    return replace(state, closed=False, drained=False), (answer,)
+    return replace(state, closed=False), (answer,)
 
 
 # ------------------------------------------------------------------------------------------------- news
@@ -285,9 +287,9 @@ def _up(state: State, event: Up) -> Step:
     if not settled or state.serving or state.order or not state.looked or state.unknown:
         return state, ()  # the decision tree finds it in the way, or on the way
     if event.fit and len(state.up) == 1:
-        return replace(state, goal=event.unit, doing=None, person=False), ()
+        return replace(state, goal=event.unit, doing=None), ()
     why = f"{event.unit.label} was started by hand and isn't verified"
-    return replace(state, goal=None, doing=None, dark=why, person=True), ()
+    return replace(state, goal=None, doing=None, dark=why), ()
 
 
 def _died(state: State, event: Died) -> State:
@@ -299,7 +301,7 @@ def _died(state: State, event: Died) -> State:
         return state
     state = replace(state, serving=None, last=unit, dark=f"{unit.label} {event.why}")
     if event.by_hand:
-        return replace(state, person=True)
+        return state
     # The same container may start again at once: its own memory went with it, and nobody waits for NVML.
     return replace(state, goal=state.goal or unit, freed=unit)
 
@@ -366,8 +368,7 @@ def _progress(state: State, doing: Awaited | None) -> State:
         case Inspect(_, unit):
             return replace(state, inspected=unit)
         case Rest():
-            attempt = min(state.attempt + 1, MAX_ATTEMPT)
-            return replace(state, attempt=attempt, freed=None)
+            return replace(state, attempt=min(state.attempt + 1, MAX_ATTEMPT))
         case _:
             return state
 
@@ -382,7 +383,7 @@ def _go_on(state: State) -> Step:
 def _found(state: State, found: Found) -> Step:
     goal = found.keep or found.start
     state = replace(state, looked=True, up=state.up | found.up, goal=goal)
-    return replace(state, dark="" if goal else found.why, person=goal is None), ()
+    return replace(state, dark="" if goal else found.why), ()
 
 
 def _seen(state: State, unit: Unit, is_up: bool) -> Step:
@@ -409,7 +410,7 @@ def _cannot_ask(state: State, why: str) -> Step:
 
 
 def _rest(state: State) -> Step:
-    return _do(replace(state, person=False), Rest(state.number + 1, state.attempt))
+    return _do(state, Rest(state.number + 1, state.attempt))
 
 
 def _ready(state: State, unit: Unit) -> Step:
@@ -423,10 +424,9 @@ def _ready(state: State, unit: Unit) -> Step:
 def _serves(state: State) -> Step:
     """The goal serves and nothing else is up: everything about the way here is over."""
     displaced = None if state.target == state.serving else state.displaced
-    state = replace(state, goal=None, displaced=displaced, staged=None, freed=None)
-    state = replace(state, attempt=0, dark="", person=False)
+    state = replace(state, goal=None, displaced=displaced, staged=None, attempt=0, dark="")
     if not state.order:
-        return replace(state, closed=False, drained=False), ()
+        return replace(state, closed=False), ()
     return _end(state, Code.RESTORED if state.failure else Code.SERVES, state.failure)
 
 
@@ -437,17 +437,17 @@ def _failed(state: State, why: str, passing: bool, tried: Unit | None = None) ->
         if tried == state.target:
             effects = (Record(state.target, False, state.order, why),)
         goal = to_restore(state)
-        state = replace(state, failure=why, goal=goal, freed=None, given_up=False)
+        state = replace(state, failure=why, goal=goal, given_up=False)
         if goal:
             return state, effects
-        state, answer = _end(replace(state, dark=why, person=True), Code.DARK, why)
+        state, answer = _end(replace(state, dark=why), Code.DARK, why)
         return state, effects + answer
     again = tries_again(state, passing)
     if state.order and not state.target:  # cut short for the order, which is next
-        return replace(state, goal=state.goal if again else None, dark=why, person=not again), effects
+        return replace(state, goal=state.goal if again else None, dark=why), effects
     state = replace(state, dark=f"{state.failure}; then {why}" if state.failure else why)
     state, answer = _end(state, Code.RESTORED if state.serving else Code.DARK, state.dark)
     if again:
         state, rest = _rest(state)
         return state, answer + rest
-    return replace(state, goal=None, person=True), answer
+    return replace(state, goal=None), answer

@@ -40,22 +40,26 @@ class State:
     order: Order | None = None
     target: Unit | None = None  # the unit that the order means, once checked
     closed: bool = False  # the gate was closed to drain
-    drained: bool = False
+    drained: bool = False  # just now, and nothing done since
     staged: Unit | None = None
     displaced: Unit | None = None  # the unit whose container staging has replaced
-    inspected: Unit | None = None
-    freed: Unit | None = None  # whose need is free on the card
+    freed: Unit | None = None  # whose need was found free just now, and nothing done since but inspecting
+    inspected: Unit | None = None  # whose container was found good just now, and nothing done since
     spoiled: Unit | None = None  # it is up but never became ready: it is stopped before anything else is tried
     attempt: int = 0
     given_up: bool = False
     failure: str = ""  # why the order failed, while the old engine is put back
     dark: str = ""  # why nothing serves
-    person: bool = False  # … and whether only a person can mend it
 
     @property
     def unknown(self) -> frozenset[Unit]:
         """Nobody can say whether these are up: a call on them is under way, or nobody has looked since."""
         return self.starting | self.stopping
+
+    @property
+    def person(self) -> bool:
+        """Nothing serves, and neither time nor anything under way will mend it."""
+        return self.looked and self.serving is None and self.doing is None
 
     @property
     def holder(self) -> Unit | None:
@@ -82,7 +86,7 @@ def gate(state: State) -> Open | Closed | Refusing:
     """Where requests go in this state (a hold is the gate's own affair)."""
     if state.serving and not state.closed:
         return Open(state.serving)
-    if state.person and not state.order and not state.serving:
+    if state.person:
         return Refusing(state.dark)
     return Closed(state.dark)
 

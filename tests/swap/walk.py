@@ -7,9 +7,10 @@ whole graph against "there is a way to serving". A violation is reported with th
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from swap import machine
@@ -80,11 +81,14 @@ class World:
         return replace(self, made=others | {unit})
 
     def gone(self, unit: Unit) -> World:
-        return replace(self, running=self.running - {unit}, news=self.news - {("died", unit)})
+        return replace(self, running=self.running - {unit}, news=self._without_news_of(unit))
 
     def come_up(self, unit: Unit) -> World:
-        """A start is seen to: an older death of the same container is no news any more."""
-        return replace(self, running=self.running | {unit}, news=self.news - {("died", unit)})
+        """A start is seen to. What is told is what a look shows: older news of that engine is none any more."""
+        return replace(self, running=self.running | {unit}, news=self._without_news_of(unit))
+
+    def _without_news_of(self, unit: Unit) -> frozenset[tuple[str, Unit]]:
+        return frozenset((what, other) for what, other in self.news if other.engine != unit.engine)
 
     def busy(self, unit: Unit) -> bool:
         return any(call.unit.engine == unit.engine for call in self.calls)
@@ -109,14 +113,16 @@ def walk(cast: tuple[Unit, ...], limit: int = 1_000_000) -> int:
         node = (machine.START, world)
         parents[node] = (None, f"start: running {_names(world.running)}")
         queue.append(node)
+    step = functools.cache(machine.step)
+    check_late = functools.cache(_check_late)
     while queue:
         node = queue.popleft()
         edges[node] = []
         name = "a late report"
         try:
-            _check_late(node[0])
+            check_late(node[0])
             for name, event, world in moves(*node):
-                after = _step(node[0], world, event)
+                after = _step(step, node[0], world, event)
                 edges[node].append((name, after))
                 if after not in parents:
                     assert len(parents) < limit, "the walk does not end"
@@ -168,7 +174,8 @@ def _answers(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
             yield "allowed", Checked(n, Unit(order.engine, order.pair)), world
             yield "refused", Failed(n, "x"), world
         case Stage(n, unit) | PutBack(n, unit):
-            yield "made", Done(n), world.remade(unit)
+            if not any(other.engine == unit.engine for other in world.running):
+                yield "made", Done(n), world.remade(unit)
             yield "not made", Failed(n, "x"), world
         case Drain(n) | Rest(n):
             yield "done", Done(n), world
@@ -255,8 +262,8 @@ def _by_itself(state: State, world: World) -> Iterator[tuple[str, Event, World]]
 # ------------------------------------------------------------------------------------------------- the promises
 
 
-def _step(state: State, world: World, event: Event) -> Node:
-    after, effects = machine.step(state, event)
+def _step(step: Callable[[State, Event], machine.Step], state: State, world: World, event: Event) -> Node:
+    after, effects = step(state, event)
     _check_change(state, event, after)
     for effect in effects:
         _check_effect(state, after, world, event, effect)
@@ -276,6 +283,8 @@ def _check_change(before: State, event: Event, after: State) -> None:
         _require(warmed, "serves without having answered a completion")
     if after.last != before.last:
         _require(after.last in (before.serving, after.serving), "what would be restored never served")
+    if isinstance(event, Failed) and event.passing and before.order is None and before.goal:
+        _require(not after.person, "a passing failure left it dark for a person")
     if after.failure and after.goal != before.goal:
         _require(after.goal in (after.last, None), "restores what never served")
 
@@ -366,18 +375,14 @@ def _canonical(state: State, world: World) -> Node:
 
 
 def _check_ways(parents: dict[Node, tuple[Node | None, str]], edges: dict[Node, list[tuple[str, Node]]]) -> None:
-    """From everywhere there is a way to serving; where no person is needed, without one."""
+    """From everywhere there is a way to serving; without people, to serving or to a dark that says it needs one."""
     good = {node for node in edges if isinstance(gate(node[0]), Open) and node[0].order is None}
-    for alone in (False, True):
-        reached = _backwards(edges, good, alone=alone)
+    dark = {node for node in edges if node[0].person}
+    for how, ends, alone in (("at all", good, False), ("or to a person, by itself", good | dark, True)):
+        reached = _backwards(edges, ends, alone=alone)
         for node in parents:
-            if node not in reached and not (alone and _needs_person(node[0])):
-                how = "by itself" if alone else "at all"
+            if node not in reached:
                 raise Violation(f"no way to serving {how}\n{_path(parents, node)}  ← from here")
-
-
-def _needs_person(state: State) -> bool:
-    return state.person and state.serving is None
 
 
 _BY_PEOPLE = ("ordered", "aborted", "told: unfit", "found nothing")
