@@ -1,12 +1,15 @@
-"""The compose files that we ship and NInfer's Dockerfile, on a real dockerd with the simulators in place of the engines.
+"""The compose files that we ship, and NInfer's Dockerfile, on a real dockerd with the simulators as the engines.
 
-Only what must be this session's own is laid over a file: names, the host's port, how often its healthcheck is run.
+Only what must be this session's own is laid over a file: names, the host's port, how often its healthcheck is run, and
+as much pinned memory as this machine lets anyone have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +37,7 @@ services:
     container_name: {container}
     ports: !override ["127.0.0.1:{port}:8095"]
     healthcheck: {{interval: 1s}}
+    ulimits: {{memlock: {memlock}}}
 """
 # The simulators' image has Python only: stand-ins for what the images of the real engine have.
 CURL = """
@@ -82,10 +86,10 @@ async def test_ninfers_file_makes_an_engine_that_becomes_ready_and_stops(
 ) -> None:
     models = tmp_path / "models"
     models.mkdir()
-    write_artifact(models / "qwen3_8_27b_nvfp4.ninfer", 2)
+    await asyncio.to_thread(write_artifact, models / "qwen3_8_27b_nvfp4.ninfer", 2)
     image = await asyncio.to_thread(ninfer_image, docker_bed)
     env = {"NINFER_IMAGE": image, "NINFER_MODELS": str(models)}
-    ninfer = shipped(docker_bed, docker, tmp_path, "ninfer", "ninfer-eval", env)
+    ninfer = shipped(docker_bed, docker, tmp_path, "ninfer-eval", env)
     await lives_and_stops(docker_bed, readiness, ninfer, models / "qwen3_8_27b_nvfp4.ninfer")
 
 
@@ -98,7 +102,7 @@ async def test_stratas_file_makes_an_engine_that_becomes_ready_and_stops(
     image = docker_bed.name("strata") + ":1"
     await asyncio.to_thread(docker_bed.images.strata, image)
     env = {"STRATA_IMAGE": image, "STRATA_DATA": str(tmp_path / "data")}
-    strata = shipped(docker_bed, docker, tmp_path, "strata", "strata", env)
+    strata = shipped(docker_bed, docker, tmp_path, "strata", env)
     await lives_and_stops(docker_bed, readiness, strata, model)
     assert (tmp_path / "data" / "config" / "strata-qwen3.8-flash-next.json").is_file()  # baked from the environment
 
@@ -116,15 +120,24 @@ async def lives_and_stops(bed: DockerBed, readiness: Readiness, shipped: Shipped
         while not (await readiness.sign(engine) and await readiness.completes(engine)):
             assert (await runtime.look()).running, await runtime.log_tail(staged.id)
             await asyncio.sleep(0.2)
-        while (await asyncio.to_thread(bed.state, staged.id))["Health"]["Status"] != "healthy":
-            await asyncio.sleep(0.2)
+    await asyncio.to_thread(becomes_healthy, bed, staged.id)
     assert await runtime.stop(staged.id, LIMIT) == Exit(0, forced=False)
     assert (await runtime.look()).status is Status.EXITED
 
 
-def shipped(bed: DockerBed, docker: Docker, folder: Path, name: str, service: str, env: dict[str, str]) -> Shipped:
+def becomes_healthy(bed: DockerBed, id: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while (health := bed.state(id)["Health"])["Status"] != "healthy":
+        assert time.monotonic() < deadline, health
+        time.sleep(0.2)
+
+
+def shipped(bed: DockerBed, docker: Docker, folder: Path, service: str, env: dict[str, str]) -> Shipped:
+    name = service.partition("-")[0]
     container, port, over = bed.name(name), free_port(), folder / "over.yml"
-    over.write_text(OURS.format(project=bed.name("project"), service=service, container=container, port=port))
+    memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    names = {"project": bed.name("project"), "service": service, "container": container}
+    over.write_text(OURS.format(**names, port=port, memlock=memlock))
     pair = Pair(engine=name, name="only", image=next(iter(env.values())), artifacts=(), env=env, files=(over,))
     engine = Engine(
         name=name,
@@ -196,7 +209,7 @@ def build(bed: DockerBed, tree: Path, image: str, **arguments: str) -> str:
 
 
 def run(bed: DockerBed, image: str, *command: str) -> str:
-    id = bed.client.create_container(image, command=list(command), name=bed.name("run"))["Id"]
-    bed.client.start(id)
-    assert bed.client.wait(id, timeout=LIMIT)["StatusCode"] == 0
-    return bytes(bed.client.logs(id)).decode()
+    container = bed.client.create_container(image, command=list(command), name=bed.name("run"))["Id"]
+    bed.client.start(container)
+    assert bed.client.wait(container, timeout=LIMIT)["StatusCode"] == 0
+    return bytes(bed.client.logs(container)).decode()
