@@ -202,7 +202,7 @@ class DockerContainer:
         return image
 
     async def _refuse_foreign(self, container: Json) -> None:
-        if self._compose is None:
+        if self._compose is None or container["Id"] == self._id:  # a container's labels never change
             return
         labels = container["Config"].get("Labels") or {}
         project, service = labels.get(LABEL + "project"), labels.get(LABEL + "service")

@@ -7,6 +7,7 @@ few: calls that hang starve nobody else's executor, and never keep the process f
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,8 +61,7 @@ class Docker:
 
     def __init__(self, address: str | None = None, *, reading: float = READING, changing: float = CHANGING) -> None:
         """`address`: None means DOCKER_HOST, else the usual socket. Nothing is contacted yet."""
-        self._settings: dict[str, Any] = dict(kwargs_from_env())
-        self.address = address or self._settings.get("base_url") or USUAL
+        self.address = address or os.environ.get("DOCKER_HOST") or USUAL
         self._reading, self._changing = reading, changing
         self._clients: dict[float, Client] = {}
         self._lock = threading.Lock()
@@ -199,15 +199,18 @@ class Docker:
         """The client whose read time-out is `patience`; the first call of each negotiates the API version."""
         with self._lock:
             client = self._clients.get(patience)
-        if client is None:
-            settings = {**self._settings, "base_url": self.address}
-            client = docker.APIClient(version="auto", timeout=int(patience), **settings)
-            version = str(client.api_version)
-            if tuple(int(part) for part in version.split(".")) < OLDEST_API:
-                raise InvalidVersion(f"it speaks API {version}")
-            with self._lock:
-                self._clients[patience] = client
-        return client
+        if client is not None:
+            return client
+        tls = kwargs_from_env().get("tls") or False
+        client = docker.APIClient(base_url=self.address, version="auto", timeout=int(patience), tls=tls)
+        if tuple(int(part) for part in client.api_version.split(".")) < OLDEST_API:
+            client.close()
+            raise InvalidVersion(f"it speaks API {client.api_version}")
+        with self._lock:
+            kept = self._clients.setdefault(patience, client)
+        if kept is not client:  # another thread was quicker
+            client.close()
+        return kept
 
     def _knock(self) -> None:
         """Raise the plain OSError where nobody answers: the SDK buries it, and leaks a socket each time."""

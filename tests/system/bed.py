@@ -46,16 +46,17 @@ class DockerBed:
 
     def remove_all(self) -> None:
         """By id. Containers first, then what they used."""
-        client = self.client
+        client, used = self.client, set()
         for container in client.containers(all=True):
             names = [*container["Names"], container["Labels"].get(PROJECT, "")]
             if self._ours(*names):
+                used |= {mount["Name"] for mount in container["Mounts"] if mount["Type"] == "volume"}
                 _quietly(client.remove_container, container["Id"], force=True, v=True)
         for network in client.networks():
             if self._ours(network["Name"]):
                 _quietly(client.remove_network, network["Id"])
         for volume in client.volumes()["Volumes"] or ():
-            if self._ours(volume["Name"]):
+            if self._ours(volume["Name"]) or volume["Name"] in used:  # also those that Docker named
                 _quietly(client.remove_volume, volume["Name"])
         self._remove_images()
 
