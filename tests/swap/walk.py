@@ -161,30 +161,23 @@ def moves(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
 
 def _answers(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
     """What the awaited effect may report, given what is really so."""
+    yield from _found_out(state, world)
+    yield from _changed(state, world)
+
+
+def _found_out(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
+    """Effects that look, or wait for something."""
     match state.doing:
         case Look(n):
-            if world.running:
-                for keep in sorted(world.running):
-                    yield f"found {_names(world.running)}", Found(n, world.running, keep, None), world
-            else:
-                yield "found the default to start", Found(n, frozenset(), None, world.cast[0]), world
-                yield "found nothing", Found(n, frozenset(), None, None, "nothing is verified"), world
-            yield "can't look", Failed(n, "x", passing=True), world
+            yield from _looked(n, world)
         case Check(n, order):
             yield "allowed", Checked(n, Unit(order.engine, order.pair)), world
             yield "refused", Failed(n, "x"), world
-        case Stage(n, unit) | PutBack(n, unit):
-            if not any(other.engine == unit.engine for other in world.running):
-                yield "made", Done(n), world.remade(unit)
-            yield "not made", Failed(n, "x"), world
-        case Drain(n) | Rest(n):
-            yield "done", Done(n), world
-            if isinstance(state.doing, Drain):
-                yield "not drained", Failed(n, "x"), world
-        case Stop(n, unit):
-            yield "stopped", Done(n), world.gone(unit)
-            yield "still up", Failed(n, "x"), world
-            yield "stop overdue", Overdue(n), _calling(world, n, "stop", unit)
+        case Drain(n):
+            yield "drained", Done(n), world
+            yield "not drained", Failed(n, "x"), world
+        case Rest(n):
+            yield "rested", Done(n), world
         case Free(n, _):
             if not world.running:
                 yield "free", Done(n), world
@@ -194,11 +187,6 @@ def _answers(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
                 yield "inspected", Done(n), world
             yield "not as expected", Failed(n, "x"), world
             yield "can't inspect", Failed(n, "x", passing=True), world
-        case Start(n, unit):
-            up = world.container(unit.engine)
-            yield "started", Up(n, up), world.come_up(up)
-            yield "not started", Failed(n, "x"), world
-            yield "start overdue", Overdue(n), _calling(world, n, "start", unit)
         case Warm(n, unit):
             if unit in world.running:
                 yield "ready", Done(n), world
@@ -211,7 +199,36 @@ def _answers(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
                 told = replace(world, news=world.news - {("up", unit), ("died", unit)})
                 yield "looked", Seen(n, unit in world.running), told
             yield "can't look", Failed(n, "x", passing=True), world
-        case None:
+        case _:
+            return
+
+
+def _looked(n: int, world: World) -> Iterator[tuple[str, Event, World]]:
+    for keep in sorted(world.running):
+        yield f"found {_names(world.running)}", Found(n, world.running, keep, None), world
+    if not world.running:
+        yield "found the default to start", Found(n, frozenset(), None, world.cast[0]), world
+        yield "found nothing", Found(n, frozenset(), None, None, "nothing is verified"), world
+    yield "can't look", Failed(n, "x", passing=True), world
+
+
+def _changed(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
+    """Effects that change what runs, or what would."""
+    match state.doing:
+        case Stage(n, unit) | PutBack(n, unit):
+            if not any(other.engine == unit.engine for other in world.running):
+                yield "made", Done(n), world.remade(unit)
+            yield "not made", Failed(n, "x"), world
+        case Stop(n, unit):
+            yield "stopped", Done(n), world.gone(unit)
+            yield "still up", Failed(n, "x"), world
+            yield "stop overdue", Overdue(n), _calling(world, n, "stop", unit)
+        case Start(n, unit):
+            up = world.container(unit.engine)
+            yield "started", Up(n, up), world.come_up(up)
+            yield "not started", Failed(n, "x"), world
+            yield "start overdue", Overdue(n), _calling(world, n, "start", unit)
+        case _:
             return
 
 
@@ -281,6 +298,10 @@ def _check_change(before: State, event: Event, after: State) -> None:
     if after.serving not in (None, before.serving):
         warmed = isinstance(before.doing, Warm) and isinstance(event, Done) and before.doing.unit == after.serving
         _require(warmed, "serves without having answered a completion")
+    if before.serving and after.serving is None:
+        stopped = isinstance(after.doing, Stop) and after.doing.unit == before.serving
+        dead = isinstance(event, Died) and event.unit == before.serving
+        _require(stopped or dead, "it doesn't serve any more though it neither died nor is being stopped")
     if after.last != before.last:
         _require(after.last in (before.serving, after.serving), "what would be restored never served")
     if isinstance(event, Failed) and event.passing and before.order is None and before.goal:
