@@ -31,7 +31,7 @@ def slot_of(slots: Slots, headers: Headers) -> SlotSettings:
     raise ApiError(401, message, "invalid_api_key")
 
 
-async def read_body(receive: Receive, headers: Headers, *, limit: int, patience: float) -> bytes:
+async def read_body(receive: Receive, headers: Headers, *, limit: int, patience: float) -> bytearray:
     """The whole body. Raises ApiError: 413 past `limit` bytes (at once, where the client says so), 408; ClientGone.
 
     `patience`: seconds between two pieces of it. What is refused is left to the server to read and forget: to close
@@ -40,15 +40,13 @@ async def read_body(receive: Receive, headers: Headers, *, limit: int, patience:
     declared = value_of(headers, b"content-length")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
-    parts: list[bytes] = []
-    size, more = 0, True
+    body, more = bytearray(), True  # grows in place: joining 64 MiB at the end would stall everyone else
     while more:
         part, more = await _piece(receive, patience)
-        parts.append(part)
-        size += len(part)
-        if size > limit:
+        body += part
+        if len(body) > limit:
             raise _too_large(limit)
-    return b"".join(parts)
+    return body
 
 
 async def _piece(receive: Receive, patience: float) -> tuple[bytes, bool]:

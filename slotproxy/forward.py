@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -19,6 +19,7 @@ import msgspec
 from engines.spec import Api, Engine
 from slotproxy.headers import Headers, to_client, to_engine, value_of
 from slotproxy.outcomes import Outcome, Record
+from slotproxy.payload import Piece
 from slotproxy.protocols import MARKED, ApiError
 from slotproxy.reply import Reply
 
@@ -43,8 +44,12 @@ class Call:
     path: str
     query: bytes
     headers: Headers
-    body: bytes
+    body: Sequence[Piece]
     model: str = ""
+
+    @property
+    def length(self) -> int:
+        return sum(memoryview(piece).nbytes for piece in self.body)
 
 
 def engine_client() -> httpx.AsyncClient:
@@ -140,13 +145,13 @@ class Exchange:
             id=self._record.id,
             plain=self._reply.started,  # the client was told already that what comes isn't compressed
         )
-        framing = [(b"content-length", b"%d" % len(call.body))] if call.body or call.method == "POST" else []
+        framing = [(b"content-length", b"%d" % call.length)] if call.length or call.method == "POST" else []
         url = httpx.URL(self.engine.url + call.path, query=call.query or None)
         return httpx.Request(
             call.method,
             url,
             headers=headers + framing,
-            content=_slices(call.body) if call.body else None,
+            content=_slices(call.body) if call.length else None,
             extensions={"timeout": {"connect": _CONNECT_LIMIT}},
         )
 
@@ -237,10 +242,20 @@ def _said(body: bytes) -> tuple[str, str]:
     return error.message, str(error.code or "engine_error")
 
 
-async def _slices(body: bytes) -> AsyncIterator[bytes]:
-    view = memoryview(body)
-    for start in range(0, len(body), _SLICE):
-        yield bytes(view[start : start + _SLICE])
+async def _slices(body: Sequence[Piece]) -> AsyncIterator[bytes]:
+    """The same bytes in slices of one size: neither a huge write nor one for every key."""
+    filled = bytearray()
+    for piece in body:
+        view = memoryview(piece)
+        while view:
+            room = _SLICE - len(filled)
+            filled += view[:room]
+            view = view[room:]
+            if len(filled) == _SLICE:
+                yield bytes(filled)
+                filled.clear()
+    if filled:
+        yield bytes(filled)
 
 
 async def _nothing() -> AsyncIterator[bytes]:

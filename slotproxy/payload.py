@@ -3,18 +3,21 @@
 Nested values keep their bytes: engines cache by exact prefix, and parsing and writing 64 MiB of JSON would stall every
 other client. What a request doesn't need changed goes out byte for byte as it came in, duplicate keys and odd spacing
 included. Where something is changed the object is written anew from the values' own bytes; of a duplicate key the last
-value stays, as in nearly every parser.
+value stays, as in nearly every parser. A changed body is a list of pieces, most of them views of the one that came in:
+nothing large is ever copied as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from slotproxy.protocols import ApiError
+
+Piece: TypeAlias = bytes | bytearray | msgspec.Raw
 
 _ENCODE = msgspec.json.Encoder().encode
 
@@ -23,11 +26,11 @@ _ENCODE = msgspec.json.Encoder().encode
 class Payload:
     """`fields` is None where the body isn't a JSON object."""
 
-    raw: bytes
+    raw: bytes | bytearray
     fields: Mapping[str, msgspec.Raw] | None
 
     @classmethod
-    def parse(cls, raw: bytes) -> Payload:
+    def parse(cls, raw: bytes | bytearray) -> Payload:
         try:
             return cls(raw, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
         except (msgspec.DecodeError, RecursionError):
@@ -48,7 +51,7 @@ class Payload:
     def streams(self) -> bool:
         return self._field("stream") == b"true"
 
-    def changed(self, model: str | None, defaults: Mapping[str, Any]) -> bytes:
+    def changed(self, model: str | None, defaults: Mapping[str, Any]) -> list[Piece]:
         """The body with `model` in place of the client's, and every default that the client set nothing for.
 
         Raises ApiError (400) where something is to be changed and the body is no JSON object.
@@ -57,13 +60,13 @@ class Payload:
         if model is not None and model != self.model:
             sets["model"] = _ENCODE(model)
         if not sets:
-            return self.raw
+            return [self.raw]
         if self.fields is None:
             raise not_json()
-        pieces: list[bytes | msgspec.Raw] = []
+        pieces: list[Piece] = []
         for key, value in {**self.fields, **sets}.items():
             pieces += (b"," if pieces else b"{", _ENCODE(key), b":", value)
-        return b"".join([*pieces, b"}"])
+        return [*pieces, b"}"]
 
     def _field(self, name: str) -> bytes | None:
         value = (self.fields or {}).get(name)

@@ -16,7 +16,7 @@ from slotproxy.forward import Call, Exchange, NeverConnected
 from slotproxy.gate import Answer, Expired, Place, Refused, SlotGate
 from slotproxy.models import Models
 from slotproxy.outcomes import Outcome, Outcomes, Record
-from slotproxy.payload import Payload, not_json
+from slotproxy.payload import Payload, Piece, not_json
 from slotproxy.presence import Beat, ClientGone, Cut, cut_off, gone, unless
 from slotproxy.protocols import MARKED, ApiError
 from slotproxy.reply import Reply
@@ -216,7 +216,8 @@ class Visit:
     def _call(self, engine: Engine, slot: SlotSettings) -> Call:
         """What the engine is sent. Raises ApiError: it doesn't have the model."""
         scope, payload = self._scope, self._payload
-        model, body = None, payload.raw
+        model: str | None = None
+        body: list[Piece] = [payload.raw]
         if self._api is not Api.OTHER:
             model = self._house.models.sent_to(engine.name, payload.model)
             body = payload.changed(model, slot.defaults if self._api in _GENERATING else {})

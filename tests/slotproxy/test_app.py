@@ -188,6 +188,14 @@ async def test_a_body_past_the_limit_is_a_413_in_json(announced: bool) -> None:
     assert len(up.seen) == 1
 
 
+async def test_a_body_that_is_announced_as_too_large_is_refused_before_it_comes() -> None:
+    async with proxied(engine("http://127.0.0.1:1")) as proxy, Client.at(proxy.port) as client:
+        head = b"POST %b HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 999999999\r\n\r\n"
+        client.writer.write(head % CHAT.encode())
+        await client.until(b"body_too_large")
+    assert client.got.startswith(b"HTTP/1.1 413")
+
+
 async def test_a_body_that_stops_coming_is_given_up() -> None:
     async with (
         proxied(engine("http://127.0.0.1:1"), patience=Patience(body=0.3)) as proxy,

@@ -167,6 +167,15 @@ async def test_a_body_that_needs_no_change_goes_as_it_is() -> None:
     assert up.seen[0].line == b"POST /v1/chat/completions?beta=true HTTP/1.1"
 
 
+async def test_a_large_body_arrives_whole() -> None:
+    image = "".join(chr(33 + n % 57) for n in range(1_000_003)).replace('"', "x").replace("\\", "y")
+    models = {"m": {"strata": "mm"}}
+    up = Upstream(saying(whole(b"{}")))
+    async with up, proxied(engine(up.url), models=models) as proxy, browser() as client:
+        await client.post(proxy.url + CHAT, json=ask(image=image))
+    assert up.seen[0].json == {**ask(image=image), "model": "mm"}
+
+
 async def test_a_slots_defaults_are_for_generating_calls_and_only_where_the_client_set_nothing() -> None:
     slots = {"anonymous": SlotSettings("anonymous", defaults={"temperature": 0, "think": {"on": False}})}
     up = Upstream(saying(whole(b"{}")))
@@ -299,6 +308,17 @@ async def test_an_http_1_0_stream_that_ends_early_by_closing_is_told_from_a_whol
             await client.post(CHAT, ask(stream=True))
             await client.rest()
         await proxy.counted(Outcome.TRUNCATED)
+    assert not client.ended_whole
+
+
+async def test_a_stream_that_announces_its_length_can_still_be_told_to_have_broken_off() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 1000\r\n\r\n"
+    async with Upstream(saying(head, delta())) as up, proxied(engine(up.url)) as proxy:
+        async with Client.at(proxy.port) as client:
+            await client.post(CHAT, ask(stream=True))
+            await client.rest()
+        await proxy.counted(Outcome.TRUNCATED)
+    assert b'"error"' in client.body
     assert not client.ended_whole
 
 
