@@ -136,6 +136,10 @@ class Checker:
             devices=recipe.devices,
         )
 
+    async def unchanged(self, subject: Subject) -> bool:
+        """Whether its files are still in the very state that was hashed. Reads no content."""
+        return all([await self._hasher.unchanged(file) for file in subject.files])
+
     async def pair_of(self, engine: Engine, recipe: Recipe) -> str | None:
         """The engine's pair that a created container is; None: none of them. Raises Fault when it can't be told.
 
