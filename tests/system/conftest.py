@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from swap.dockerd import Docker
+from tests.shim.build import build_shim
 from tests.system.bed import DockerBed
 from tests.system.workshop import Workshop
 
@@ -55,3 +56,9 @@ async def workshop(docker_bed: DockerBed, tmp_path: Path) -> AsyncIterator[Works
     shop.write()
     yield shop
     await docker.close()
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the fake NVML library, for LD_LIBRARY_PATH."""
+    return build_shim(tmp_path_factory.mktemp("nvml"))
