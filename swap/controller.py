@@ -2,13 +2,13 @@
 
 Everything that happens comes in as an event, in one order, and only the loop touches the state. It writes the journal
 before an effect that changes something, sets the gate as the state says, and starts the awaited effect as a task of
-its own TaskGroup. Engines are watched level-triggered: whatever their runtime tells, we look, and say what differs
-from what the machine believes.
+its own TaskGroup. What happens to engines without our doing is told by `swap.watch`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,30 +26,32 @@ from swap.moves import (
     Answer,
     Awaited,
     Code,
-    Died,
+    Drain,
     Effect,
     Event,
     Failed,
+    Free,
+    Glance,
     Interrupt,
     Order,
     Ordered,
     Overdue,
     PutBack,
     Record,
+    Rest,
     Stage,
     Start,
     Stop,
     Unit,
-    Up,
     Warm,
 )
-from swap.ports import Change, Fault, Foreign, Gate, JournalEntry, Ledger, RuntimeEvent, Sight
+from swap.ports import Fault, Gate, JournalEntry, Ledger, Sight
 from swap.state import Closed, Open, Refusing, State, gate, phase
+from swap.watch import Watch
 
-WATCH_PAUSE = 1.0  # seconds before asking for events again after their source broke
-LOOK_EVERY = 10.0  # seconds between looks at each engine, whatever its events say
-JOURNAL_LIMIT = 10.0  # seconds that a durable write may take
+WRITE_LIMIT = 10.0  # seconds that a durable write may take
 CHANGES = (Stage, PutBack, Stop, Start)
+WAITS = (Drain, Free, Warm, Glance, Rest)  # nothing of theirs is in the way of staging by hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Controller:
     _ids: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
     _task: asyncio.Task[None] | None = None
     _interrupted: set[int] = field(default_factory=set)
+    _notes: dict[int, str] = field(default_factory=dict)  # by order: what its answer adds
     _last_gate: Open | Closed | Refusing | None = None
     _hands: asyncio.Lock = field(default_factory=asyncio.Lock)
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,15 +136,21 @@ class Controller:
 
     async def stage(self, engine: str, pair: Pair) -> Sight:
         """Make a stopped engine's container what the pair declares. Raises Fault: it runs, a swap is under way, …"""
+        self._expect_idle(engine)
         async with self._hands:
-            if self.state.order is not None:
-                raise Fault(
-                    f"a swap to {self.state.order.engine} is under way", "stage when it has ended", passing=True
-                )
+            self._expect_idle(engine)
             sight = await self.hands.runtimes[engine].look()
             if sight.running:
                 raise Fault(f"{engine} is running", "a swap stages it at the right moment; or swap away from it first")
             return await self.hands.runtimes[engine].stage(pair)
+
+    def _expect_idle(self, engine: str) -> None:
+        """Raises Fault where staging by hand would change what we are about to start."""
+        order, goal = self.state.order, self.state.goal
+        if order is not None:
+            raise Fault(f"a swap to {order.engine} is under way", "stage when it has ended", passing=True)
+        if goal is not None and goal.engine == engine:
+            raise Fault(f"{goal.label} is being started", "stage when it serves, or swap to another", passing=True)
 
     async def settled(self) -> None:
         """Returns when something serves, or nothing will without a person or time: start-up is over."""
@@ -159,7 +168,8 @@ class Controller:
         """Until cancelled. Engines that run are left alone when it ends."""
         async with asyncio.TaskGroup() as tasks:
             for name in self.engines:
-                tasks.create_task(self._watch(name), name=f"watch {name}")
+                watch = Watch(name, self.hands, self.ledger, lambda: self.state, self._events.put_nowait)
+                tasks.create_task(watch.run(), name=f"watch {name}")
             assert START.doing is not None
             await self._begin(START.doing, tasks)
             while True:
@@ -200,11 +210,12 @@ class Controller:
             self._events.put_nowait(Failed(effect.n, f"the journal can't be written: {fault}", passing=True))
             return
         self._task = tasks.create_task(self._carry_out(effect), name=f"{type(effect).__name__} {effect.n}")
+        await asyncio.sleep(0)  # a task that is cancelled before it has begun would report nothing
 
     async def _carry_out(self, effect: Awaited) -> None:
         """Exactly one report, whatever happens; a bug of ours fails that step, it does not end the daemon."""
         try:
-            async with self._hands:
+            async with contextlib.nullcontext() if isinstance(effect, WAITS) else self._hands:
                 report: Event = await self.hands.carry_out(effect, self.state.order)
         except asyncio.CancelledError:
             if effect.n not in self._interrupted:
@@ -254,10 +265,10 @@ class Controller:
             when=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
         try:
-            async with asyncio.timeout(JOURNAL_LIMIT):
+            async with asyncio.timeout(WRITE_LIMIT):
                 await asyncio.to_thread(self.hands.journal.write, entry)
         except TimeoutError:
-            return Fault(f"nothing came in {JOURNAL_LIMIT:g} s", "look after its disk", passing=True)
+            return Fault(f"nothing came in {WRITE_LIMIT:g} s", "look after its disk", passing=True)
         except Fault as fault:
             self._log.error("journal", fault=str(fault))
             return fault
@@ -268,21 +279,30 @@ class Controller:
         if record.order is None:
             return
         try:
-            card = await self.hands.card.identity()
-            wish = self.hands.wishes.get(record.order.id)
-            evidence = evidence_of(record, self.hands.known[record.unit], self.hands.warmed.get(record.unit), card)
-            if evidence is not None and wish is not None:
-                await asyncio.to_thread(self.ledger.record, evidence)
-                self.hands.known[record.unit].verified = evidence if record.served else None
-        except Fault as fault:
-            self.say(f"no evidence was written: {fault}")
-            self._log.error("no evidence", fault=str(fault))
+            async with asyncio.timeout(WRITE_LIMIT):
+                await self._write_evidence(record)
+        except (Fault, TimeoutError) as error:
+            why = str(error) or f"nothing came in {WRITE_LIMIT:g} s; look after the ledger's disk"
+            self._notes[record.order.id] = f"; no evidence was written: {why}"
+            self._log.error("no evidence", why=why)
+
+    async def _write_evidence(self, record: Record) -> None:
+        known, card = self.hands.known[record.unit], await self.hands.card.identity()
+        evidence = evidence_of(record, known, self.hands.warmed.get(record.unit), card)
+        if evidence is None:
+            return
+        if record.served and not await self.hands.checker.unchanged(evidence.subject):
+            raise Fault("its files aren't those any more that were hashed", "swap to it again when nobody writes them")
+        await asyncio.to_thread(self.ledger.record, evidence)
+        if record.served:
+            known.verified = evidence
 
     def _answer(self, order: Order, code: Code, why: str) -> None:
         serving = self.state.serving.label if self.state.serving else None
+        text = _truth(code, serving, why) + self._notes.pop(order.id, "")
         for ticket in [t for t in self._tickets if t.order.id == order.id]:
             elapsed = time.monotonic() - ticket.since
-            ticket.news.put_nowait(Ended(int(code), _truth(code, serving, why), serving, elapsed))
+            ticket.news.put_nowait(Ended(int(code), text, serving, elapsed))
             self._tickets.remove(ticket)
         self.hands.wishes.pop(order.id, None)
         self._log.info("order ended", target=f"{order.engine}:{order.pair}", code=int(code), why=why)
@@ -310,68 +330,6 @@ class Controller:
         if self.state.failure:
             word, text = f"restoring: {word}", text or self.state.failure
         return Progress(word, text, time.monotonic() - ticket.since)
-
-    # ------------------------------------------------------------------------------------------ behind our back
-
-    async def _watch(self, name: str) -> None:
-        """Look whenever the runtime tells something, and now and then anyway."""
-        while True:
-            try:
-                async with asyncio.timeout(LOOK_EVERY):
-                    async for event in self.hands.runtimes[name].events():
-                        await self._happened(name, event)
-            except TimeoutError:
-                pass
-            except Fault as fault:
-                self._log.warning("events broke", engine=name, fault=str(fault))
-                await asyncio.sleep(WATCH_PAUSE)
-            await self._happened(name, None)
-
-    async def _happened(self, name: str, event: RuntimeEvent | None) -> None:
-        """Compare what a look shows with what the machine believes; what our own effect is about, its report tells."""
-        try:
-            sight = await self.hands.runtimes[name].look()
-        except Fault as fault:
-            if not isinstance(fault, Foreign):
-                self._log.warning("can't look", engine=name, fault=str(fault))
-            return
-        if self._busy_with(name) or not self.state.looked:
-            return
-        believed = next((unit for unit in self.state.up if unit.engine == name), None)
-        if believed is not None and not self.hands.known[believed].same_run(sight):
-            by_hand = event is not None and event.change is Change.STOPPED and not sight.running
-            self._events.put_nowait(Died(believed, _how(sight), by_hand=by_hand))
-            believed = None
-        if sight.running and believed is None:
-            await self._came_up(name, sight)
-
-    async def _came_up(self, name: str, sight: Sight) -> None:
-        try:
-            unit = await self.hands.meet(name, sight)
-            fit = await self._fit(unit)
-        except Fault as fault:
-            self._log.warning("can't tell what came up", engine=name, fault=str(fault))
-            return
-        if not self._busy_with(name):
-            self._events.put_nowait(Up(0, unit, fit))
-
-    async def _fit(self, unit: Unit) -> bool:
-        """May what came up by itself serve? What served before may; else it must be verified."""
-        if unit == self.state.last:
-            return True
-        known = self.hands.known[unit]
-        subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
-        return self.ledger.verified(subject, await self.hands.card.identity()) is not None
-
-    def _busy_with(self, name: str) -> bool:
-        doing = self.state.doing
-        return isinstance(doing, Start | Stop | Stage | PutBack | Warm) and doing.unit.engine == name
-
-
-def _how(sight: Sight) -> str:
-    if sight.running:
-        return "was started anew by somebody else"
-    return "ended" if sight.exit_code is None else f"exited with code {sight.exit_code}"
 
 
 def _truth(code: Code, serving: str | None, why: str) -> str:

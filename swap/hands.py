@@ -7,16 +7,14 @@ under way. Waits that end early when an order is given up are simply cancelled b
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from engines.spec import Engine, GiB
+from engines.spec import Engine
 from swap.address import listener
 from swap.checks import Checker, Verdict
 from swap.drift import differences
-from swap.hostmemory import available
 from swap.known import Known, unit_of
 from swap.moves import (
     Awaited,
@@ -45,7 +43,6 @@ from swap.moves import (
 )
 from swap.ports import (
     Card,
-    CardProcess,
     Fault,
     Foreign,
     Gate,
@@ -56,6 +53,7 @@ from swap.ports import (
     Unreachable,
 )
 from swap.readiness import Answered, Readiness
+from swap.room import lacking
 
 POLL = 0.25  # seconds between two looks while something is awaited
 CUT_LIMIT = 5.0  # seconds that requests have to end once they are cut
@@ -285,34 +283,21 @@ class Hands:
         """Twice in a row the need must be free: an absolute condition, never "it went down by"."""
         known = self.known[effect.unit]
         need = known.engine.vram + self.headroom
-        deadline = time.monotonic() + self.times.freeing
+        deadline = _now() + self.times.freeing
         good, why = 0, ""
         while good < 2:
-            why = await self._lacking(need, known.engine.host_memory)
+            why = await lacking(self.card, need, known.engine.host_memory)
             good = 0 if why else good + 1
             if why:
                 self.say(why)
-                if time.monotonic() >= deadline:
+                if _now() >= deadline:
                     return Failed(effect.n, f"{why} after {self.times.freeing:g} s", passing=True)
             await asyncio.sleep(POLL if good < 2 else 0)
         return Done(effect.n)
 
-    async def _lacking(self, need: int, host_need: int | None) -> str:
-        """What isn't free; empty when all is."""
-        try:
-            memory = await self.card.memory()
-        except Fault as fault:
-            return str(fault)
-        if memory.free < need:
-            who = _holders(await self.card.processes())
-            return f"only {_gib(memory.free)} of the card are free, {_gib(need)} are needed; held by {who}"
-        if host_need is not None and (free := await asyncio.to_thread(available)) < host_need:
-            return f"only {_gib(free)} of host memory are available, {_gib(host_need)} are needed"
-        return ""
-
     async def _start(self, effect: Start) -> Told:
         runtime, known = self._runtime(effect.unit), self.known[effect.unit]
-        self._started[effect.unit] = time.monotonic()
+        self._started[effect.unit] = _now()
         try:
             await runtime.start(known.id)
             known.saw(await runtime.look())
@@ -327,7 +312,7 @@ class Hands:
         if (ended := self._calls.get(effect.unit)) is not None:
             try:
                 async with asyncio.timeout(GLANCE_LIMIT):
-                    await asyncio.shield(_settled(ended))
+                    await _settled(ended)
             except TimeoutError:
                 what = f"a call on {effect.unit.label} hasn't ended yet; Docker may hang, look at its log"
                 return Failed(effect.n, what, passing=True)
@@ -342,19 +327,19 @@ class Hands:
     async def _warm(self, effect: Warm) -> Told:
         """Ready: the engine's sign and a completion, with our container running, the same run, before and after."""
         unit, known = effect.unit, self.known[effect.unit]
-        begun = self._started.pop(unit, None) or time.monotonic()
-        deadline = time.monotonic() + known.engine.start_deadline
+        begun = self._started.pop(unit, None) or _now()
+        deadline = _now() + known.engine.start_deadline
         while True:
             sight = await self._sight(unit)
             if sight is not None and not known.same_run(sight):
                 return Failed(effect.n, await self._ended(unit, sight), passing=True, gone=True)
             if sight is not None and (answered := await self._answers(known)):
+                warmed = Warmed(_now() - begun, answered.tokens, await self._used())
                 after = await self._sight(unit)
                 if after is not None and known.same_run(after):
-                    self.warmed[unit] = Warmed(time.monotonic() - begun, answered.tokens, await self._used())
+                    self.warmed[unit] = warmed
                     return Done(effect.n)
-                continue
-            if time.monotonic() >= deadline:
+            if _now() >= deadline:
                 return Failed(effect.n, f"not ready after {known.engine.start_deadline:g} s", passing=True)
             await asyncio.sleep(POLL)
 
@@ -388,8 +373,13 @@ class Hands:
         return f"{unit.label} exited{code}" + (f": {line}" if line else "")
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 async def _settled(ended: Awaitable[None]) -> None:
-    await ended
+    """Giving up this wait must not end what is waited for, which is asked again later."""
+    await (asyncio.shield(ended) if isinstance(ended, asyncio.Future) else ended)
 
 
 def first_error(log: str) -> str:
@@ -401,19 +391,3 @@ def first_error(log: str) -> str:
 
 def _requests(count: int) -> str:
     return f"{count} request{'' if count == 1 else 's'} in flight"
-
-
-def _gib(size: int) -> str:
-    return f"{size / GiB:.1f} GiB"
-
-
-def _holders(processes: tuple[CardProcess, ...]) -> str:
-    if not processes:
-        return "somebody whom the driver doesn't name (see nvidia-smi)"
-    return ", ".join(_holder(process) for process in processes)
-
-
-def _holder(process: CardProcess) -> str:
-    size = "" if process.bytes is None else f", {_gib(process.bytes)}"
-    where = f", container {process.container[:12]}" if process.container else ", in no container"
-    return f"pid {process.pid} ({process.name or 'unknown'}{size}{where})"

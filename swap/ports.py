@@ -20,7 +20,7 @@ Every method that waits has a bound of its own and raises a `Fault` when it pass
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -188,8 +188,11 @@ class Runtime(Protocol):
     async def log_tail(self, id: str) -> str:
         """The last lines of its output (64 KiB at most); empty where there is none."""
 
-    def events(self) -> AsyncIterator[RuntimeEvent]:
-        """Changes from now on. Ends, or raises Unreachable, when the source breaks: look, then ask again."""
+    def events(self) -> AsyncGenerator[RuntimeEvent, None]:
+        """Changes from this call on. Ends, or raises Unreachable, when the source breaks: look, then ask again.
+
+        Close it (`contextlib.aclosing`).
+        """
 
 
 # ------------------------------------------------------------------------------------------------- the card

@@ -1,0 +1,136 @@
+"""What happens behind our back: each engine watched level-triggered.
+
+Whatever its runtime tells, and now and then anyway, we look, and say what differs from what the machine believes. An
+event only adds what a look can't show: that somebody meant it to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import structlog
+
+from swap.hands import POLL, Hands
+from swap.moves import Died, Event, PutBack, Stage, Start, Stop, Unit, Up, Warm
+from swap.ports import Change, Fault, Foreign, Ledger, Runtime, RuntimeEvent, Sight
+from swap.state import State
+
+PAUSE = 1.0  # seconds before asking for events again after their source broke
+LOOK_EVERY = 10.0  # seconds between looks at each engine, whatever its events say
+
+
+@dataclass
+class Watch:
+    """One engine's. `state` is the machine's now, `tell` gives it an event."""
+
+    name: str
+    hands: Hands
+    ledger: Ledger
+    state: Callable[[], State]
+    tell: Callable[[Event], None]
+    _news: asyncio.Queue[RuntimeEvent | None] = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self) -> None:
+        self._log = structlog.get_logger("slotproxy.swap").bind(engine=self.name)
+
+    async def run(self) -> None:
+        """Until cancelled. A bug of ours costs one look, not the daemon."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen(), name=f"events of {self.name}")
+            while True:
+                news = await self._next()
+                try:
+                    await self._happened(news)
+                except Foreign:
+                    pass  # it isn't ours; a check says so to whom it concerns
+                except Fault as fault:
+                    self._log.warning("can't look", fault=str(fault))
+                except Exception:
+                    self._log.exception("watching broke")
+
+    async def _listen(self) -> None:
+        """Hand on each event, in order; nothing is missed while a look takes its time."""
+        while True:
+            try:
+                async with aclosing(self._runtime.events()) as events:
+                    self._news.put_nowait(None)  # what happened before we listened
+                    async for event in events:
+                        self._news.put_nowait(event)
+            except Fault as fault:
+                self._log.warning("events broke", fault=str(fault))
+            except Exception:
+                self._log.exception("listening broke")
+            await asyncio.sleep(PAUSE)
+
+    async def _next(self) -> RuntimeEvent | None:
+        try:
+            async with asyncio.timeout(LOOK_EVERY):
+                return await self._news.get()
+        except TimeoutError:
+            return None
+
+    @property
+    def _runtime(self) -> Runtime:
+        return self.hands.runtimes[self.name]
+
+    # ------------------------------------------------------------------------------------------ what differs
+
+    async def _happened(self, news: RuntimeEvent | None) -> None:
+        """Compare what a look shows with what the machine believes; what our own effect is about, its report tells."""
+        meant = news is not None and news.change is Change.STOPPED and not self._busy()
+        sight = await self._sight()
+        if not self.state().looked:
+            return
+        believed = next((unit for unit in self.state().up if unit.engine == self.name), None)
+        if believed is not None and not self.hands.known[believed].same_run(sight):
+            self.tell(Died(believed, _how(sight), by_hand=meant and not sight.running))
+            believed = None
+        if sight.running and believed is None:
+            await self._came_up(sight)
+
+    async def _sight(self) -> Sight:
+        """What is there while we do nothing with it ourselves, and not older than what the machine was told last."""
+        while True:
+            number = self.state().number
+            sight = None if self._busy() else await self._runtime.look()
+            if sight is not None and self.state().number == number:
+                return sight
+            await asyncio.sleep(POLL)
+
+    async def _came_up(self, sight: Sight) -> None:
+        unit = await self.hands.meet(self.name, sight)
+        fit = await self._fit(unit)
+        if not self._busy():
+            self.tell(Up(0, unit, fit))
+
+    async def _fit(self, unit: Unit) -> bool:
+        """May what came up by itself serve? What served before may; else it must be verified.
+
+        Asked only when it might: hashing takes half a minute, and what is in the way is to be stopped at once.
+        """
+        state = self.state()
+        if unit == state.last:
+            return True
+        if state.serving is not None or state.order is not None:
+            return False
+        known = self.hands.known[unit]
+        try:
+            subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
+            return self.ledger.verified(subject, await self.hands.card.identity()) is not None
+        except Fault as fault:
+            self._log.warning("can't tell whether it is verified", unit=unit.label, fault=str(fault))
+            return False
+
+    def _busy(self) -> bool:
+        """Our own hands are on it."""
+        doing = self.state().doing
+        return isinstance(doing, Start | Stop | Stage | PutBack | Warm) and doing.unit.engine == self.name
+
+
+def _how(sight: Sight) -> str:
+    if sight.running:
+        return "was started anew by somebody else"
+    return "ended" if sight.exit_code is None else f"exited with code {sight.exit_code}"
