@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slotproxy import __version__, config, daemon
+from slotproxy.claims import CannotServe
+from slotproxy.logs import log_to
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,14 +24,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return serve(args)
     except config.ConfigError as error:
         return _fail(str(error), 2)
-    except daemon.CannotServe as error:
+    except CannotServe as error:
         return _fail(str(error), 1)
+    except KeyboardInterrupt:  # so early that nothing listened for it, and nothing was begun
+        return 130
 
 
 def serve(args: argparse.Namespace) -> int:
-    daemon.log_to(sys.stderr)
-    asyncio.run(daemon.serve(config.load(config.config_path(args.config))))
-    return 0
+    settings = config.load(config.config_path(args.config))
+    log_to(sys.stderr)
+    return asyncio.run(daemon.serve(settings))
 
 
 def _fail(what: str, code: int) -> int:
@@ -44,11 +48,17 @@ def parser() -> argparse.ArgumentParser:
     serving = commands.add_parser("serve", help="the daemon: one port in front of the engines of one card")
     serving.add_argument("--config", metavar="FILE", help="default: $SLOTPROXY_CONFIG, /etc/slotproxy/slotproxy.yml")
     trying = commands.add_parser("demo", help="everything on this machine with a simulated card and engines")
-    trying.add_argument("--port", type=int, default=8080, metavar="N", help="where clients connect (default 8080)")
+    trying.add_argument("--port", type=_port, default=8080, metavar="N", help="where clients connect (default 8080)")
     trying.add_argument("--state", type=Path, metavar="DIR", help="keep all files here (default: a temporary folder)")
     trying.add_argument("--tour", action="store_true", help="run clients through swaps, say what happened, and end")
     trying.add_argument("--json", action="store_true", help="print what happened as JSON on stdout")
     return top
+
+
+def _port(written: str) -> int:
+    if not written.isdecimal() or int(written) > 65535:
+        raise argparse.ArgumentTypeError(f"{written!r} is no port; write one from 1 to 65535, or 0 for any free one")
+    return int(written)
 
 
 if __name__ == "__main__":

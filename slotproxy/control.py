@@ -1,122 +1,111 @@
-"""The control API: the operator's desk as HTTP on a unix socket. Who may open the socket may do everything."""
+"""The control API: the operator's desk as HTTP on a unix socket. Who may open the socket may do everything.
+
+An answer is one JSON object, or a stream of them, a line each, of which the last says `done`. What is asked for when
+the daemon stops isn't answered any more: streams end without `done`, questions get a 503.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
-import os
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from slotproxy.desk import Desk, Json, Refusal
+from slotproxy.ending import Stopping, stopped
+from slotproxy.presence import unless
 from swap.ports import Fault
 
-CONNECT_LIMIT = 2.0  # seconds that a live daemon has to accept on its socket
+T = TypeVar("T")
+Work = Callable[[Json], Coroutine[Any, Any, Json]]
+Stream = Callable[[Json], AsyncGenerator[Json, None]]
 
 
-class SocketTaken(Exception):
-    """A live daemon has the control socket."""
+def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
+    """The application behind the socket; nothing is begun, and nothing waited for, once `stop` is set."""
+    routes = _Routes(stop)
+    routes.get("/status", desk.status)
+    routes.get("/gpu", desk.gpu)
+    routes.get("/pairs", desk.pairs)
+    routes.post("/plan", lambda body: desk.plan(*_target(body), trial=_flag(body, "trial")))
+    routes.post("/stage", lambda body: desk.stage(*_target(body)))
+    routes.post("/pairs/adopt", lambda body: desk.adopt(_text(body, "engine")))
+    routes.post("/abort", lambda _: _now(desk.abort))
+    routes.post("/release", lambda _: _now(desk.release))
+    routes.stream("/swap", lambda body: _swap(desk, body))
+    routes.stream("/hold", lambda body: desk.hold(_seconds(body, "seconds")))
+    handlers: dict[Any, Any] = {
+        Refusal: _refused,
+        Fault: _faulted,
+        Stopping: _stopping,
+        HTTPException: _unknown,
+        Exception: _broke,
+    }
+    return Starlette(routes=routes.made, exception_handlers=handlers)
 
 
-def build_control(desk: Desk) -> Starlette:
-    """The application behind the socket."""
-    routes = [
-        _get("/status", desk.status),
-        _get("/gpu", desk.gpu),
-        _get("/pairs", desk.pairs),
-        _post("/plan", lambda body: desk.plan(*_target(body), trial=bool(body.get("trial")))),
-        _post("/stage", lambda body: desk.stage(*_target(body))),
-        _post("/pairs/adopt", lambda body: desk.adopt(_text(body, "engine"))),
-        _post("/abort", lambda _: _now(desk.abort)),
-        _post("/release", lambda _: _now(desk.release)),
-        _stream(
-            "/swap", lambda body: desk.swap({**body, "engine": _target(body)[0], "drain": _seconds(body, "drain")})
-        ),
-        _stream("/hold", lambda body: desk.hold(_seconds(body, "seconds"))),
-    ]
-    return Starlette(routes=routes, exception_handlers={Refusal: _refused, Fault: _faulted})
-
-
-def open_socket(path: Path) -> socket.socket:
-    """Listen at `path`: refused while a live daemon does, taken over from a dead one.
-
-    Raises SocketTaken, OSError.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_socket():
-        if _alive(path):
-            raise SocketTaken(
-                f"{path}: a slotproxy is running there already; stop it first, or give this one another `control:`"
-            )
-        path.unlink()
-    elif path.exists():
-        raise SocketTaken(f"{path} is there and is no socket; remove it, or give another `control:`")
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o117)  # the socket is there with its final mode, never for a moment with a wider one
-    try:
-        listening.bind(str(path))
-    finally:
-        os.umask(before)
-    listening.listen(64)
-    return listening
-
-
-def _alive(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
-        knock.settimeout(CONNECT_LIMIT)
-        try:
-            knock.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True  # it doesn't answer, or we may not ask: somebody has it
-        return True
-
-
-def remove_socket(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
+def _swap(desk: Desk, body: Json) -> AsyncGenerator[Json, None]:
+    return desk.swap(
+        *_target(body),
+        trial=_flag(body, "trial"),
+        cut=_flag(body, "cut"),
+        stage=_flag(body, "stage", default=True),
+        drain=_seconds(body, "drain"),
+    )
 
 
 # ------------------------------------------------------------------------------------------------- HTTP
 
-Work = Callable[[Json], Awaitable[Json]]
 
+class _Routes:
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+        self.made: list[Route] = []
 
-def _get(path: str, work: Callable[[], Awaitable[Json]]) -> Route:
-    async def endpoint(_: Request) -> Response:
-        return JSONResponse(await work())
+    def get(self, path: str, work: Callable[[], Coroutine[Any, Any, Json]]) -> None:
+        async def endpoint(_: Request) -> Response:
+            return JSONResponse(await self._unless_stopping(work()))
 
-    return Route(path, endpoint, methods=["GET"])
+        self.made.append(Route(path, endpoint, methods=["GET"]))
 
+    def post(self, path: str, work: Work) -> None:
+        async def endpoint(request: Request) -> Response:
+            return JSONResponse(await self._unless_stopping(work(await _body(request))))
 
-def _post(path: str, work: Work) -> Route:
-    async def endpoint(request: Request) -> Response:
-        return JSONResponse(await work(await _body(request)))
+        self.made.append(Route(path, endpoint, methods=["POST"]))
 
-    return Route(path, endpoint, methods=["POST"])
+    def stream(self, path: str, work: Stream) -> None:
+        async def endpoint(request: Request) -> Response:
+            items = work(await _body(request))
+            first = await self._unless_stopping(anext(items))  # what is refused at once is an error, not a stream
+            return StreamingResponse(self._lines(first, items), media_type="application/x-ndjson")
 
+        self.made.append(Route(path, endpoint, methods=["POST"]))
 
-def _stream(path: str, work: Callable[[Json], AsyncIterator[Json]]) -> Route:
-    async def endpoint(request: Request) -> Response:
-        items = work(await _body(request))
-        first = await anext(items)  # what is refused at once is an error, not a stream
-
-        async def lines() -> AsyncIterator[str]:
-            yield json.dumps(first) + "\n"
-            async for item in items:
+    async def _lines(self, first: Json, items: AsyncGenerator[Json, None]) -> AsyncIterator[str]:
+        item: Json | None = first
+        async with aclosing(items):
+            while item is not None:
                 yield json.dumps(item) + "\n"
+                try:
+                    item = await self._unless_stopping(_next(items))
+                except Stopping:
+                    return
 
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+    async def _unless_stopping(self, work: Coroutine[Any, Any, T]) -> T:
+        return await unless(work, stopped(self._stop))
 
-    return Route(path, endpoint, methods=["POST"])
+
+async def _next(items: AsyncGenerator[Json, None]) -> Json | None:
+    return await anext(items, None)
 
 
 async def _now(work: Callable[[], Json]) -> Json:
@@ -148,19 +137,46 @@ def _text(body: Json, name: str) -> str:
     return value
 
 
+def _flag(body: Json, name: str, *, default: bool = False) -> bool:
+    value = body.get(name, default)
+    if not isinstance(value, bool):
+        raise Refusal(f"`{name}` must be true or false", "", 2)
+    return value
+
+
 def _seconds(body: Json, name: str) -> float | None:
     value = body.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:
         raise Refusal(f"`{name}` must be a number of seconds", "", 2)
     return float(value)
 
 
-async def _refused(_: Request, error: Any) -> Response:
-    status = 400 if error.code == 2 else 409
-    return JSONResponse({"error": error.what, "mend": error.mend, "code": error.code}, status)
+# ------------------------------------------------------------------------------------------------- what went wrong
 
 
-async def _faulted(_: Request, error: Any) -> Response:
-    return JSONResponse({"error": error.what, "mend": error.mend, "code": 3}, 409)
+async def _refused(_: Request, error: Refusal) -> Response:
+    return _error(400 if error.code == 2 else 409, error.what, error.mend, error.code)
+
+
+async def _faulted(_: Request, error: Fault) -> Response:
+    return _error(409, error.what, error.mend, 3)
+
+
+async def _stopping(_: Request, __: Stopping) -> Response:
+    return _error(503, "slotproxy is stopping", "start it again: slotproxy serve", 6)
+
+
+async def _unknown(request: Request, error: HTTPException) -> Response:
+    what = f"{request.method} {request.url.path}: {error.detail}"
+    return _error(error.status_code, what, "is slotctl of the daemon's version?", 2)
+
+
+async def _broke(_: Request, error: Exception) -> Response:
+    return _error(500, f"slotproxy itself failed: {error!r}", "its log says more", 6)
+
+
+def _error(status: int, what: str, mend: str, code: int) -> Response:
+    return JSONResponse({"error": what, "mend": mend, "code": code}, status)

@@ -1,4 +1,4 @@
-"""Builds it all once, and its life as phases: bind, control, settle, serve clients, stop.
+"""Builds it all once, and its life as phases: claim, control, settle, serve clients, stop.
 
 Engines outlive the daemon: whatever ends it, they are left running and are adopted by the next one.
 """
@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
+import os
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import structlog
 import uvicorn
 
 from engines.spec import Engine
 from slotproxy.app import build_app
+from slotproxy.claims import claim_port, control_socket, listen_at, state_folder
 from slotproxy.config import Settings, check_fits
-from slotproxy.control import SocketTaken, build_control, open_socket, remove_socket
+from slotproxy.control import build_control
 from slotproxy.desk import Desk
+from slotproxy.ending import at_most, leave_after
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
 from slotproxy.outcomes import Outcomes
 from slotproxy.server import config as client_config
-from swap.address import listener
 from swap.checks import Checker
 from swap.container import DockerContainer
 from swap.controller import Controller
@@ -43,17 +42,13 @@ from swap.process import ChildProcess
 from swap.readiness import Readiness
 from swap.simulated import SimulatedCard
 
-LAST_WORDS = 3.0  # seconds of the stop limit that are kept for requests to end in-band
-BACKLOG = 2048
-
-
-class CannotServe(Exception):
-    """The daemon can't start: one line that says why and what to do."""
+LAST_WORDS = 3.0  # seconds, at most, for each thing that is done at the end: cut requests, close connections
+HANGING = 2.0  # seconds that a thread in a call that hangs (NVML, Docker, a disk) may hold up our end
 
 
 @dataclass
 class Daemon:
-    """All parts, built and wired. `run()` lives until `stop` is set."""
+    """All parts, built and wired. It lives until `stop` is set; then it ends within `settings.stop_limit`."""
 
     settings: Settings
     controller: Controller
@@ -63,59 +58,89 @@ class Daemon:
     docker: Docker | None
     readiness: Readiness
     stop: asyncio.Event
+    broken: bool = False  # a part of it has failed, and took the whole along
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Controller and control API; clients aren't served yet. Raises CannotServe."""
-        with _one_daemon(self.settings.state), _control_socket(self.settings.control) as control:
-            server = uvicorn.Server(_quiet(uvicorn.Config(build_control(self.desk), log_config=None, lifespan="off")))
+    async def running(self, control: socket.socket) -> AsyncIterator[None]:
+        """Controller and control API, until the block ends. Clients aren't let in by this."""
+        server = _Server(_control_config(self.desk, self.stop))
+        with contextlib.ExitStack() as end:
             async with asyncio.TaskGroup() as tasks:
-                swaps = tasks.create_task(self.controller.run(), name="controller")
-                serving = tasks.create_task(_serve(server, control), name="control API")
+                card = tasks.create_task(self._part("the controller", self._move_the_card()), name="controller")
+                serving = tasks.create_task(self._part("the control API", server.serve([control])), name="control API")
                 try:
                     yield
                 finally:
-                    server.should_exit = server.force_exit = True
-                    swaps.cancel()
-                    await asyncio.wait([serving], timeout=5.0)
+                    self.stop.set()
+                    end.enter_context(at_most(2 * self._last_words))
+                    server.should_exit = True
+                    await asyncio.wait([card, serving], timeout=self._last_words)
+                    card.cancel()
                     serving.cancel()
                     await self.readiness.close()
                     if self.docker is not None:
                         await self.docker.close()
 
     async def serve_clients(self, listening: socket.socket) -> None:
-        """The client port, until `stop` is set; then requests end, within the stop limit."""
-        async with engine_client() as client:
-            app = build_app(self.settings, self.gate, client, outcomes=self.outcomes)
-            server = uvicorn.Server(client_config(app))
-            async with asyncio.TaskGroup() as tasks:
-                serving = tasks.create_task(_serve(server, listening), name="client port")
+        """The client port, until `stop` is set; then requests end."""
+        with contextlib.ExitStack() as end:
+            async with engine_client() as client, asyncio.TaskGroup() as tasks:
+                server = _Server(client_config(build_app(self.settings, self.gate, client, outcomes=self.outcomes)))
+                serving = tasks.create_task(self._part("the client port", server.serve([listening])), name="clients")
                 await self.stop.wait()
+                end.enter_context(at_most(self.settings.stop_limit))
                 await self._end_requests()
                 server.should_exit = True
-                await asyncio.wait([serving], timeout=LAST_WORDS)
-                server.force_exit = True
+                await asyncio.wait([serving], timeout=self._last_words)
                 serving.cancel()
 
     async def _end_requests(self) -> None:
         """Who waits is told at once; what is in flight may finish, and is ended in-band when time is up."""
         self.gate.end("slotproxy is stopping; try again in a moment")
-        if not await self.gate.drained(max(0.0, self.settings.stop_limit - 2 * LAST_WORDS)):
+        if not await self.gate.drained(self.settings.stop_limit - 4 * self._last_words):
             self.gate.cut()
-            await self.gate.drained(LAST_WORDS)
+            await self.gate.drained(self._last_words)
+
+    async def _move_the_card(self) -> None:
+        """The controller, until we are told to stop: from then on the card stays where it is, also in mid-swap."""
+        async with asyncio.TaskGroup() as tasks:
+            working = tasks.create_task(self.controller.run(), name="card")
+            await self.stop.wait()
+            working.cancel()
+
+    async def _part(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """A part that ends before it was told to takes the daemon along: half a daemon is worse than none."""
+        log = structlog.get_logger("slotproxy")
+        try:
+            await work
+            if self.stop.is_set():
+                return
+            log.error("a part has ended by itself; slotproxy ends, engines run on", part=name)
+        except Exception:
+            log.exception("a part broke; slotproxy ends, engines run on", part=name)
+        self.broken = True
+        self.stop.set()
+
+    @property
+    def _last_words(self) -> float:
+        return min(LAST_WORDS, self.settings.stop_limit / 6)
 
 
-def build(settings: Settings) -> Daemon:
-    """Every part, once. Raises CannotServe."""
-    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: signals are the daemon's own affair."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def build(settings: Settings, stop: asyncio.Event) -> Daemon:
+    """Every part, once. The state folder must be ours: what a crash cut off there is set aside now."""
     contained = any(engine.container for engine in settings.engines.values())
     docker = Docker(settings.docker) if contained else None
     runtimes = {name: _runtime(engine, docker, settings) for name, engine in settings.engines.items()}
     card = _card(settings)
-    try:
-        ledger = FileLedger(settings.state / "ledger.jsonl")
-    except Fault as fault:
-        raise CannotServe(str(fault)) from fault
+    ledger = FileLedger(settings.state / "ledger.jsonl")
     gate = SlotGate(max_waiting=settings.limits.max_waiting, max_waiting_bytes=settings.limits.max_waiting_bytes)
     readiness = Readiness()
     checker = Checker(
@@ -143,7 +168,7 @@ def build(settings: Settings) -> Daemon:
     )
     controller = Controller(settings.engines, hands, ledger, gate)
     desk = Desk(settings, controller, checker, ledger, card, gate, readiness)
-    return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, asyncio.Event())
+    return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, stop)
 
 
 def _runtime(engine: Engine, docker: Docker | None, settings: Settings) -> Runtime:
@@ -162,15 +187,32 @@ def _card(settings: Settings) -> Card:
     return NvmlCard(card.gpu)
 
 
-async def serve(settings: Settings) -> None:
-    """`slotproxy serve`: until SIGTERM or SIGINT. Raises CannotServe."""
-    daemon = build(settings)
-    with await listen(settings.host, settings.port) as listening, _signals(daemon.stop):
-        async with daemon.running():
-            log = structlog.get_logger("slotproxy")
-            log.info("serving", listen=f"{settings.host}:{settings.port}", control=str(settings.control))
-            await _warn_of_size(daemon, log)
+async def serve(settings: Settings) -> int:
+    """`slotproxy serve`: until SIGTERM or SIGINT. The exit code: 1 when a part of it broke. Raises CannotServe."""
+    stop, otherwise = asyncio.Event(), "give another `listen:`"
+    with (
+        _signals(stop),
+        await claim_port(settings.host, settings.port, otherwise) as listening,
+        state_folder(settings.state),
+        control_socket(settings.control) as control,
+    ):
+        await listen_at(listening, otherwise)
+        daemon = build(settings, stop)
+        log = structlog.get_logger("slotproxy")
+        async with daemon.running(control), asyncio.TaskGroup() as tasks:
+            log.info("slotproxy is up", listen=address_of(listening), control=str(settings.control), pid=os.getpid())
+            warning = tasks.create_task(_warn_of_size(daemon, log), name="size")
             await daemon.serve_clients(listening)
+            warning.cancel()
+    log.info("slotproxy has ended; engines run on")
+    leave_after(HANGING, int(daemon.broken))
+    return int(daemon.broken)
+
+
+def address_of(listening: socket.socket) -> str:
+    """HOST:PORT, also where the kernel chose the port."""
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _warn_of_size(daemon: Daemon, log: structlog.stdlib.BoundLogger) -> None:
@@ -184,67 +226,16 @@ async def _warn_of_size(daemon: Daemon, log: structlog.stdlib.BoundLogger) -> No
         log.warning(problem)
 
 
-async def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, or CannotServe naming who has the port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-    except OSError as error:
-        listening.close()
-        who = await _holder(host, port)
-        mend = f"{who} has it; stop that, or give another `listen:`" if who else "give another `listen:`"
-        raise CannotServe(f"can't listen at {host}:{port}: {error.strerror}; {mend}") from error
-    return listening
-
-
-async def _holder(host: str, port: int) -> str:
-    with contextlib.suppress(Fault, ValueError):
-        return str(await listener(host, port) or "")
-    return ""
-
-
-async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
-    """uvicorn without its signal handlers: signals are the daemon's own affair."""
-    with contextlib.suppress(asyncio.CancelledError):
-        await server._serve([listening])
-
-
-def _quiet(config: uvicorn.Config) -> uvicorn.Config:
-    config.access_log = False
-    config.timeout_graceful_shutdown = 1
-    return config
-
-
-@contextlib.contextmanager
-def _one_daemon(state: Path) -> Iterator[None]:
-    """Two daemons on one state folder would both move the card. The lock goes with the process, however it ends."""
-    file: TextIO
-    with (state / "daemon.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CannotServe(
-                f"{state}: another slotproxy works in this state folder; stop it, or give another `state:`"
-            ) from error
-        yield
-
-
-@contextlib.contextmanager
-def _control_socket(path: Path) -> Iterator[socket.socket]:
-    try:
-        listening = open_socket(path)
-    except SocketTaken as taken:
-        raise CannotServe(str(taken)) from taken
-    except OSError as error:
-        raise CannotServe(f"control: can't listen at {path}: {error.strerror}; give another `control:`") from error
-    try:
-        with listening:
-            yield listening
-    finally:
-        remove_socket(path)
+def _control_config(desk: Desk, stop: asyncio.Event) -> uvicorn.Config:
+    return uvicorn.Config(
+        build_control(desk, stop),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="error",
+        timeout_graceful_shutdown=1,
+    )
 
 
 @contextlib.contextmanager
@@ -257,16 +248,4 @@ def _signals(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-
-
-def log_to(stream: TextIO = sys.stderr) -> None:
-    """One line of JSON an event; journald adds what it wants."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(ensure_ascii=False),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(stream),
-    )
+            signal.signal(number, signal.SIG_IGN)  # all that is left to do is bounded, and ends by itself

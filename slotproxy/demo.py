@@ -1,7 +1,8 @@
 """`slotproxy demo`: the whole house with a simulated card and simulated engines; everything else is the real code.
 
 This process is the daemon. The engines are child processes in sessions of their own: they outlive it, as containers
-do, and `slotproxy serve --config DIR/slotproxy.yml` adopts them. Only Ctrl-C cleans up.
+do, and `slotproxy serve --config DIR/slotproxy.yml`, or another demo in DIR, adopts them. Only Ctrl-C cleans up, and
+the end of a tour.
 """
 
 from __future__ import annotations
@@ -10,35 +11,52 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
+import shlex
 import shutil
 import signal
 import socket
 import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from engines.spec import Engine
 from slotproxy import config, tour
-from slotproxy.daemon import CannotServe, Daemon, build, listen, log_to
-from slotproxy.demo_files import write_house
+from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at, state_folder
+from slotproxy.config import Settings
+from slotproxy.daemon import Daemon, build
+from slotproxy.demo_files import HOST, LOG, Quarters, write_house
+from slotproxy.ending import Stopping, stopped
+from slotproxy.logs import log_to
+from slotproxy.presence import unless
 from swap.controller import Ended
 from swap.hands import Wish
 from swap.ports import Fault
+from swap.process import ChildProcess
 
-FIRST_TRIALS = ("ninfer:v2", "strata:current")  # in this order: Strata serves in the end
-LOG = "slotproxy.log"
+TRIALS = ("ninfer:v2", "strata:current")  # the first evidence; Strata serves in the end
+OTHERWISE = "give another --port"
+GRACE = 5.0  # seconds that an engine has to end by itself when the demo is over
 
 
 @dataclass
 class Demo:
-    """What was asked for, and whether Ctrl-C ended it."""
+    """What was asked for, and how it is going."""
 
-    folder: Path
     port: int
     as_json: bool
-    interrupted: bool = field(default=False)
+    with_tour: bool
+    folder: Path = Path()
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: bool = False  # a signal has come
+    interrupted: bool = False  # it was Ctrl-C
+    problem: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
@@ -49,117 +67,159 @@ class Demo:
 
 
 def main(args: argparse.Namespace) -> int:
-    """The demo's exit code: 0, or 1 when the tour saw something that a client should not have seen."""
-    if args.state is None:
-        with tempfile.TemporaryDirectory(prefix="slotproxy-demo-") as folder:
-            return _run(Demo(Path(folder), args.port, args.json), args.tour)
-    args.state.mkdir(parents=True, exist_ok=True)
-    demo = Demo(args.state.resolve(), args.port, args.json)
-    code = _run(demo, args.tour)
-    if demo.interrupted or args.tour:
-        _remove(demo.folder)
+    """The exit code: 0, or 1 when the tour saw what no client should have seen. Raises CannotServe, ConfigError."""
+    demo = Demo(args.port, args.json, args.tour)
+    _listen_to_signals(demo)
+    with asyncio.run(claim_port(HOST, args.port, OTHERWISE)) as port, Quarters(args.state) as quarters:
+        demo.folder, demo.port = quarters.folder, port.getsockname()[1]
+        with state_folder(demo.folder / "state"):
+            settings = config.load(write_house(demo.folder, demo.port))
+            with (demo.folder / LOG).open("a") as log:
+                log_to(log)
+                code = asyncio.run(_live(demo, settings, port))
+                quarters.over = _end(demo, settings)
+    if demo.problem:
+        raise CannotServe(demo.problem)
     return code
 
 
-def _run(demo: Demo, with_tour: bool) -> int:
-    path = write_house(demo.folder, demo.port)
-    settings = config.load(path)
-    with (demo.folder / LOG).open("a") as log:
-        log_to(log)
-        return asyncio.run(_live(demo, build(settings), with_tour))
-
-
-async def _live(demo: Demo, daemon: Daemon, with_tour: bool) -> int:
-    settings = daemon.settings
-    with await listen(settings.host, settings.port) as reserved, _ctrl_c(demo, daemon), contextlib.ExitStack() as late:
-        reserved.close()  # free, and tried before anything is started; clients are let in when Strata serves
-        async with daemon.running():
+async def _live(demo: Demo, settings: Settings, port: socket.socket) -> int:
+    if demo.ending:
+        demo.stop.set()
+    with control_socket(settings.control) as control:
+        daemon, code = build(settings, demo.stop), 0
+        async with daemon.running(control):
             try:
-                await _first_evidence(demo, daemon)
-                late.enter_context(listening := await listen(settings.host, settings.port))
-                return await _serve(demo, daemon, listening, with_tour)
-            finally:
-                if demo.interrupted or with_tour:
-                    await _stop_engines(demo, daemon)
+                await _prepare(demo, daemon)
+                await listen_at(port, OTHERWISE)
+                code = await _serve(demo, daemon, port)
+            except CannotServe as error:
+                demo.problem = str(error)
+            except Stopping:
+                code = int(demo.with_tour)  # a tour that is cut short has shown nothing
+        if daemon.broken:
+            demo.problem = f"a part of slotproxy broke; see {demo.folder / LOG}"
+        return code
 
 
-async def _serve(demo: Demo, daemon: Daemon, listening: socket.socket, with_tour: bool) -> int:
-    async with asyncio.TaskGroup() as tasks:
-        serving = tasks.create_task(daemon.serve_clients(listening), name="clients")
-        if with_tour:
-            report = await tour.tour(daemon, demo.say)
-            demo.tell(report.as_json())
-            daemon.stop.set()
-            return 0 if report.good else 1
-        _invite(demo, daemon)
-        await serving
-    return 0
-
-
-async def _first_evidence(demo: Demo, daemon: Daemon) -> None:
-    """Real trials: nothing gets the card that hasn't proven that it runs, not even here."""
-    await daemon.controller.settled()
-    for label in FIRST_TRIALS:
-        if daemon.stop.is_set():
-            return
+async def _prepare(demo: Demo, daemon: Daemon) -> None:
+    """First evidence by real trials, unless there is some already; then Strata serves. Raises CannotServe, Stopping."""
+    await unless(daemon.controller.settled(), stopped(demo.stop))
+    for label in TRIALS:
         engine, _, pair = label.partition(":")
-        demo.say(f"trial of {label} …")
-        ticket = daemon.controller.order(engine, pair, trial=True, cut=False, wish=Wish())
-        async for item in ticket.follow():
-            if isinstance(item, Ended) and item.code:
-                raise CannotServe(f"the demo's first trial of {label} failed: {item.text}; see {demo.folder / LOG}")
+        verdict = await unless(daemon.desk.checker.judge(engine, pair, trial=False), stopped(demo.stop))
+        if verdict.verified is None:
+            demo.say(f"trial of {label} …")
+            await _swap(demo, daemon, label, trial=True)
+    serving = daemon.controller.state.serving
+    if serving is None or serving.label != TRIALS[-1]:
+        await _swap(demo, daemon, TRIALS[-1], trial=False)
 
 
-def _invite(demo: Demo, daemon: Daemon) -> None:
-    settings = daemon.settings
-    slotctl = shutil.which("slotctl") or str(Path(sys.executable).with_name("slotctl"))
-    control = f"{slotctl} --control {settings.control}"
-    body = '{"model": "qwen3.8-27b", "stream": true, "messages": [{"role": "user", "content": "hello"}]}'
-    url = f"http://{settings.host}:{settings.port}"
-    demo.say(
-        f"\nslotproxy serves at {url} (strata has the simulated card). Try, in another terminal:\n\n"
-        f"  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
-        f"  {control} swap to-ninfer\n"
-        f"  {control} plan to-ninfer:v3\n\n"
-        f"All files are in {demo.folder}. Ctrl-C ends it and leaves nothing behind."
-    )
-    demo.tell({"port": settings.port, "url": url, "state": str(demo.folder), "control": str(settings.control)})
+async def _swap(demo: Demo, daemon: Daemon, label: str, *, trial: bool) -> None:
+    """Raises CannotServe, Stopping."""
+    engine, _, pair = label.partition(":")
+    ticket = daemon.controller.order(engine, pair, trial=trial, cut=False, wish=Wish())
+
+    async def end() -> Ended:
+        while not isinstance(item := await ticket.news.get(), Ended):
+            pass
+        return item
+
+    ended = await unless(end(), stopped(demo.stop))
+    if ended.code:
+        raise CannotServe(f"the demo could not start {label}: {ended.text}; see {demo.folder / LOG}")
 
 
-async def _stop_engines(demo: Demo, daemon: Daemon) -> None:
-    demo.say("stopping the engines …")
-    for name, runtime in daemon.controller.hands.runtimes.items():
+async def _serve(demo: Demo, daemon: Daemon, port: socket.socket) -> int:
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(daemon.serve_clients(port), name="clients")
+        if not demo.with_tour:
+            _invite(demo)
+            await serving
+            return 0
         try:
-            sight = await runtime.look()
-            if sight.running:
-                await runtime.stop(sight.id, 5.0)
-        except Fault as fault:
-            demo.say(f"{name} could not be stopped: {fault}")
+            report = await unless(tour.tour(daemon, demo.url, demo.say), stopped(demo.stop))
+        except Stopping:
+            return 1
+        finally:
+            demo.stop.set()
+        demo.tell(report.as_json())
+        return 0 if report.good else 1
 
 
-@contextlib.contextmanager
-def _ctrl_c(demo: Demo, daemon: Daemon) -> Iterator[None]:
-    """SIGINT ends it and cleans up; SIGTERM ends only the daemon, as it would in service."""
-    loop = asyncio.get_running_loop()
+def _invite(demo: Demo) -> None:
+    commands = _commands(demo)
+    demo.say(
+        f"\nslotproxy serves at {demo.url}: strata has the simulated card. Try, in another terminal:\n\n"
+        + "".join(f"  {command}\n" for command in commands)
+        + "\n`swap to-ninfer:v3` will be refused, for that pair never ran here; with --trial it is run.\n"
+        f"All files are in {demo.folder}. Ctrl-C ends it all and leaves nothing behind."
+    )
+    facts = {"port": demo.port, "url": demo.url, "pid": os.getpid(), "state": str(demo.folder), "commands": commands}
+    demo.tell({**facts, "control": str(demo.folder / "control.sock"), "config": str(demo.folder / "slotproxy.yml")})
 
-    def interrupt() -> None:
-        demo.interrupted = True
-        daemon.stop.set()
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    loop.add_signal_handler(signal.SIGTERM, daemon.stop.set)
+def _commands(demo: Demo) -> list[str]:
+    """Three to try; they work as they stand, pasted into a shell."""
+    body = '{"model": "qwen3.8-27b", "stream": true, "messages": [{"role": "user", "content": "hello"}]}'
+    slotctl = f"{_program('slotctl')} --control {shlex.quote(str(demo.folder / 'control.sock'))}"
+    return [
+        f"curl -N {demo.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        f"{slotctl} swap to-ninfer",
+        f"{slotctl} status",
+    ]
+
+
+def _program(name: str) -> str:
+    """Our own, by its name alone where that is what a shell would find."""
+    own = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    return name if found and Path(found).resolve() == own.resolve() else shlex.quote(str(own))
+
+
+def _goes_on(demo: Demo) -> str:
+    return f"{_program('slotproxy')} serve --config {shlex.quote(str(demo.folder / 'slotproxy.yml'))}"
+
+
+# ------------------------------------------------------------------------------------------------- the end
+
+
+def _end(demo: Demo, settings: Settings) -> bool:
+    """True when nothing of it is wanted any more, and no engine is left."""
+    if not demo.problem and not demo.interrupted and (demo.ending or not demo.with_tour):
+        demo.say(f"The engines run on. Go on with: {_goes_on(demo)}")
+        return False
+    demo.say("stopping the engines …")
+    all_stopped = asyncio.run(_stop_engines(demo, settings))
+    return all_stopped and not demo.problem
+
+
+async def _stop_engines(demo: Demo, settings: Settings) -> bool:
+    """As the next daemon would find them: nobody of this one is left who might start one. True: none runs any more."""
+    stops = [_stopped(demo, engine, ChildProcess(engine, settings.state)) for engine in settings.engines.values()]
+    return all(await asyncio.gather(*stops))
+
+
+async def _stopped(demo: Demo, engine: Engine, runtime: ChildProcess) -> bool:
     try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
+        sight = await runtime.look()
+        if sight.running:
+            await runtime.stop(sight.id, GRACE)
+    except Fault as fault:
+        demo.say(f"{engine.name} could not be stopped: {fault}")
+        return False
+    return True
 
 
-def _remove(folder: Path) -> None:
-    """What the demo has put there, and the folder where that was all."""
-    for name in ("slotproxy.yml", "control.sock", LOG):
-        (folder / name).unlink(missing_ok=True)
-    for name in ("models", "state", "card", "strata"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+def _listen_to_signals(demo: Demo) -> None:
+    """SIGINT ends it and cleans up; SIGTERM ends only the daemon, as it would in service. Once is enough for both."""
+
+    def told(number: int, _: FrameType | None) -> None:
+        demo.ending = True
+        demo.interrupted = demo.interrupted or number == signal.SIGINT
+        with contextlib.suppress(RuntimeError):  # no loop runs just now; the next one looks first
+            asyncio.get_running_loop().call_soon_threadsafe(demo.stop.set)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, told)

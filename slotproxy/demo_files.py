@@ -2,23 +2,89 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
+import random
+import shutil
 import socket
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import yaml
 
 from engines.ninfer.sample import write_artifact
 from slotproxy import config
+from slotproxy.claims import CannotServe
+from swap.journal import replace_file
 
+HOST = "127.0.0.1"
+HEAD = "# Written by `slotproxy demo`, which removes it again.\n"
+CONFIG, CONTROL, LOG = "slotproxy.yml", "control.sock", "slotproxy.log"
+FOLDERS = ("models", "state", "card", "strata")
+ENGINE_PORTS = range(18_000, 32_000)  # below those that the kernel gives to connections, which come and go
 VRAM = "30.5GiB"
 VRAM_BYTES = int(30.5 * 1024**3)
 LOAD = 1.5  # seconds
-DECODE = 20  # milliseconds a token
+DECODE = 10  # milliseconds a token
 MODEL = "qwen3.8-27b"
 STRATA_MODEL = "qwen3.8-flash-next"
+
+
+class Quarters:
+    """The demo's folder; `over`, set before it is left: everything of the demo's in it goes, and what it has made."""
+
+    def __init__(self, given: Path | None) -> None:
+        """`given`: None makes a temporary one. Raises CannotServe."""
+        self.over = False
+        self._made: list[Path] = []
+        if given is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="slotproxy-demo-")).resolve()
+            self._made = [self.folder]
+            return
+        self.folder = given.resolve()
+        try:
+            self._check()
+            self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotServe(f"--state: {self.folder} can't be used: {error.strerror}; give another folder") from error
+
+    def _check(self) -> None:
+        """Nothing that isn't a demo's is ever written over, or removed in the end."""
+        length = len(os.fsencode(self.folder / CONTROL))
+        if length > config.LONGEST_SOCKET_PATH:
+            what = f"{self.folder / CONTROL} would have {length} bytes"
+            most = f"a socket's path may have {config.LONGEST_SOCKET_PATH}"
+            raise CannotServe(f"--state: {what}, {most}; give a folder with a shorter path")
+        house = self.folder / CONFIG
+        if house.exists():
+            if not house.read_bytes().startswith(HEAD.encode()):
+                raise CannotServe(f"--state: {house} is no demo's; give another folder")
+            return
+        for name in (CONTROL, LOG, *FOLDERS):
+            if (self.folder / name).exists():
+                raise CannotServe(f"--state: {self.folder / name} is there, and no demo's; give another folder")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.over:
+            for name in (CONFIG, CONTROL, LOG):
+                (self.folder / name).unlink(missing_ok=True)
+            for name in FOLDERS:
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+        for folder in self._made:
+            with contextlib.suppress(OSError):  # there is something in it
+                folder.rmdir()
 
 
 def write_house(folder: Path, port: int) -> Path:
@@ -26,15 +92,17 @@ def write_house(folder: Path, port: int) -> Path:
 
     A house that is there already (its daemon was killed) is kept with its engines' ports, so that they are adopted.
     """
-    path = folder / "slotproxy.yml"
+    path = folder / CONFIG
     if path.exists():
         house = yaml.safe_load(path.read_text())
         config.load(path)  # says what is wrong with it, where somebody has edited it
-        house["listen"] = f"127.0.0.1:{port}"
+        house["listen"] = f"{HOST}:{port}"
     else:
         _artifacts(folder)
-        house = _house(folder, port, *_free_ports(2))
-    path.write_text(yaml.safe_dump(house, sort_keys=False, width=120))
+        ports = _free_ports(port)
+        house = _house(folder, port, next(ports), next(ports))
+    text = HEAD + yaml.safe_dump(house, sort_keys=False, width=120, allow_unicode=True)
+    replace_file(path, text.encode())
     return path
 
 
@@ -50,10 +118,11 @@ def _artifacts(folder: Path) -> None:
 
 def _house(folder: Path, port: int, strata: int, ninfer: int) -> dict[str, Any]:
     return {
-        "listen": f"127.0.0.1:{port}",
-        "control": str(folder / "control.sock"),
+        "listen": f"{HOST}:{port}",
+        "control": str(folder / CONTROL),
         "state": str(folder / "state"),
         "card": {"simulated": "32GiB", "folder": str(folder / "card"), "headroom": "256MiB"},
+        "stop_limit": "6s",
         "default": "strata",
         "models": {MODEL: {"ninfer": MODEL, "strata": STRATA_MODEL}},
         "engines": {"strata": _strata(folder, strata), "ninfer": _ninfer(folder, ninfer)},
@@ -67,7 +136,7 @@ def _strata(folder: Path, port: int) -> dict[str, Any]:
     knobs = {"CARD": folder / "card", "VRAM": VRAM_BYTES, "LOAD": LOAD, "DECODE": DECODE, "THINKING": 4}
     return {
         "profile": "strata",
-        "url": f"http://127.0.0.1:{port}",
+        "url": f"http://{HOST}:{port}",
         "command": command,
         "env": _environment("STRATA_SIM_", knobs),
         "vram": VRAM,
@@ -91,7 +160,7 @@ def _ninfer(folder: Path, port: int) -> dict[str, Any]:
     knobs = {"CARD": folder / "card", "VRAM": VRAM_BYTES, "LOAD_S": LOAD, "DECODE_MS": DECODE}
     return {
         "profile": "ninfer",
-        "url": f"http://127.0.0.1:{port}",
+        "url": f"http://{HOST}:{port}",
         "env": _environment("NINFER_SIM_", knobs),
         "vram": VRAM,
         "stop_grace": "10s",
@@ -104,10 +173,16 @@ def _environment(prefix: str, knobs: dict[str, Any]) -> dict[str, str]:
     return {"PYTHONUNBUFFERED": "1", **{prefix + name: str(value) for name, value in knobs.items()}}
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now; taken together so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def _free_ports(taken: int) -> Iterator[int]:
+    """Ports that nobody has now, each once. Raises CannotServe."""
+    for port in random.sample(ENGINE_PORTS, k=1000):
+        with socket.socket() as tried:
+            try:
+                tried.bind((HOST, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+        if port != taken:
+            yield port
+    raise CannotServe(f"no free port at {HOST} for an engine; end something that listens there")

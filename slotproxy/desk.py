@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -249,13 +249,20 @@ class Desk:
         differences = [asdict(one) for one in verdict.differences]
         return {"code": 0, "text": f"{declared.label} is staged", "id": sight.id, "differences": differences}
 
-    async def swap(self, body: Json) -> AsyncIterator[Json]:
+    async def swap(
+        self,
+        engine: str,
+        pair: str | None,
+        *,
+        trial: bool = False,
+        cut: bool = False,
+        stage: bool = True,
+        drain: float | None = None,
+    ) -> AsyncGenerator[Json, None]:
         """Each phase as it passes, a tick each second, and how it ended. Nobody who stops reading stops the swap."""
-        engine, pair = self.pair(body["engine"], body.get("pair"))
-        wish = Wish(stage=bool(body.get("stage", True)), drain=body.get("drain"))
-        ticket = self.controller.order(
-            engine.name, pair.name, trial=bool(body.get("trial")), cut=bool(body.get("cut")), wish=wish
-        )
+        chosen, target = self.pair(engine, pair)
+        wish = Wish(stage=stage, drain=drain)
+        ticket = self.controller.order(chosen.name, target.name, trial=trial, cut=cut, wish=wish)
         while True:
             try:
                 async with asyncio.timeout(TICK):
@@ -273,7 +280,7 @@ class Desk:
             raise Refusal("no swap is under way", "", 3)
         return {"code": 0, "text": f"the swap to {target} is given up; its own command says how it ends"}
 
-    async def hold(self, seconds: float | None) -> AsyncIterator[Json]:
+    async def hold(self, seconds: float | None) -> AsyncGenerator[Json, None]:
         """Set the hold; done when nothing is in flight any more, as PgBouncer's PAUSE is."""
         self.gate.hold(seconds)
         began = time.monotonic()

@@ -20,7 +20,7 @@ from swap.ports import Fault
 
 CLIENTS = 4
 BETWEEN = 1.5  # seconds of quiet service between two swaps
-LIMIT = 60.0  # seconds that one request of the tour may take, waiting included
+LIMIT = 45.0  # seconds that one request of the tour may take, waiting included; and one swap
 BODY = {"model": "qwen3.8-27b", "stream": True, "max_tokens": 24, "messages": [{"role": "user", "content": "Count."}]}
 
 
@@ -36,6 +36,15 @@ class Swap:
 
 
 @dataclass
+class Answer:
+    """One answer as its client saw it. `first`: when its first event came."""
+
+    engine: str = "none"
+    first: float | None = None
+    problem: str = ""
+
+
+@dataclass
 class Report:
     """What happened. Good: no request failed, and each swap ended as it should have."""
 
@@ -46,6 +55,14 @@ class Report:
     swaps: list[Swap] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
+    def count(self, answer: Answer, waited: float) -> None:
+        self.requests += 1
+        self.by_engine[answer.engine] = self.by_engine.get(answer.engine, 0) + 1
+        self.longest_wait = max(self.longest_wait, waited)
+        if answer.problem:
+            self.failed += 1
+            self.failures.append(f"{answer.engine}: {answer.problem}")
+
     @property
     def good(self) -> bool:
         return not self.failed and self.requests > 0 and all(swap.code == swap.expected for swap in self.swaps)
@@ -54,18 +71,23 @@ class Report:
         return {**asdict(self), "good": self.good}
 
 
-async def tour(daemon: Daemon, say: Callable[[str], None]) -> Report:
+async def tour(daemon: Daemon, url: str, say: Callable[[str], None]) -> Report:
     """There, back, and a swap that fails; bounded in time."""
-    report, clients = Report(), Clients(daemon)
+    report, clients = Report(), Clients(f"{url}/v1/chat/completions")
     async with httpx.AsyncClient(trust_env=False, timeout=LIMIT) as http, asyncio.TaskGroup() as tasks:
         for _ in range(CLIENTS):
-            tasks.create_task(clients.stream(http, report), name="client")
+            tasks.create_task(clients.keep_asking(http, report), name="client")
         await asyncio.sleep(BETWEEN)
         for to, expected, sabotage in (("ninfer", 0, False), ("strata", 0, False), ("ninfer", 4, True)):
             say(f"swap to {to}" + (", whose process is killed while it loads:" if sabotage else ":"))
             swap = Swap(daemon.settings.engines[to].deployed_pair.label, expected)
-            await _carry_out(swap, daemon, clients, sabotage=sabotage, say=say)
             report.swaps.append(swap)
+            try:
+                async with asyncio.timeout(LIMIT):
+                    await _carry_out(swap, daemon, clients, sabotage=sabotage, say=say)
+            except TimeoutError:
+                swap.text = f"it has not ended in {LIMIT:g} s"
+                say(f"  {swap.text}")
             await asyncio.sleep(BETWEEN)
         clients.ending = True
     _tell(report, say)
@@ -75,35 +97,36 @@ async def tour(daemon: Daemon, say: Callable[[str], None]) -> Report:
 class Clients:
     """Each asks again as soon as it is answered, and looks whether the answer is whole."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._url = f"http://{daemon.settings.host}:{daemon.settings.port}/v1/chat/completions"
+    def __init__(self, url: str) -> None:
+        self._url = url
         self.ending = False
         self.last_byte = time.monotonic()
 
-    async def stream(self, http: httpx.AsyncClient, report: Report) -> None:
+    async def keep_asking(self, http: httpx.AsyncClient, report: Report) -> None:
         while not self.ending:
-            began, whole, first = time.monotonic(), False, None
-            engine = "?"
+            began, answer = time.monotonic(), Answer()
             try:
-                async with http.stream("POST", self._url, json=BODY) as answer:
-                    engine = answer.headers.get("x-slotproxy-engine", "?")
-                    async for line in answer.aiter_lines():
-                        self.last_byte = time.monotonic()
-                        if line.startswith("data:"):
-                            first = first or self.last_byte
-                            whole = whole or line == "data: [DONE]"
-                            if '"error"' in line:
-                                report.failures.append(line[:200])
-                problem = "" if whole and answer.status_code == 200 else f"{engine}: {answer.status_code}, not whole"
-            except httpx.HTTPError as error:
-                problem = f"{engine}: {error!r}"
-            report.requests += 1
-            report.by_engine[engine] = report.by_engine.get(engine, 0) + 1
-            report.longest_wait = max(report.longest_wait, (first or time.monotonic()) - began)
-            if problem:
-                report.failed += 1
-                report.failures.append(problem)
+                async with asyncio.timeout(LIMIT):
+                    await self._stream(http, answer)
+            except (httpx.HTTPError, TimeoutError) as error:
+                answer.problem = answer.problem or repr(error)
+            report.count(answer, waited=(answer.first or time.monotonic()) - began)
+            if answer.problem:
                 await asyncio.sleep(0.2)  # something is wrong: don't ask in a tight loop
+
+    async def _stream(self, http: httpx.AsyncClient, answer: Answer) -> None:
+        whole = False
+        async with http.stream("POST", self._url, json=BODY) as response:
+            answer.engine = response.headers.get("x-slotproxy-engine", "none")
+            async for line in response.aiter_lines():
+                self.last_byte = time.monotonic()
+                if line.startswith("data:"):
+                    answer.first = answer.first or self.last_byte
+                    whole = whole or line == "data: [DONE]"
+                if '"error"' in line:
+                    answer.problem = answer.problem or line[:200]
+        if response.status_code != 200 or not whole:
+            answer.problem = answer.problem or f"HTTP {response.status_code}, {'' if whole else 'not '}whole"
 
 
 async def _carry_out(

@@ -1,0 +1,186 @@
+"""What only one daemon may have: its port, its state folder, its control socket. Each is had, or CannotServe is raised.
+
+The kernel drops the claims on port and folder with the process, however it ends. A socket's file stays when its daemon
+is killed: the next daemon sees that nobody listens there any more, and takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from swap.address import listener
+from swap.ports import Fault
+
+BACKLOG = 2048
+KNOCK_LIMIT = 2.0  # seconds that a live daemon has to accept on its socket
+TURN_LIMIT = 5.0  # seconds to wait for another daemon that looks at the same control socket just now
+CONTROL_MODE_MASK = 0o117  # leaves rw-rw----: whoever may open the socket may do everything
+
+
+class CannotServe(Exception):
+    """The daemon can't start: one line that says why and what to do."""
+
+
+# ------------------------------------------------------------------------------------------------- the port
+
+
+async def claim_port(host: str, port: int, otherwise: str) -> socket.socket:
+    """The port, bound and not listening yet: connections are refused. Raises CannotServe naming who has it.
+
+    `otherwise`: what to do where the port can't be had, such as "give another `listen:`".
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    claimed = socket.socket(family, socket.SOCK_STREAM)
+    claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        claimed.bind((host, port))
+    except OSError as error:
+        claimed.close()
+        raise await _no_port(host, port, error, otherwise) from error
+    return claimed
+
+
+async def listen_at(claimed: socket.socket, otherwise: str) -> None:
+    """Let clients in. Raises CannotServe: somebody else has been faster at a port that was only bound."""
+    try:
+        claimed.listen(BACKLOG)
+    except OSError as error:
+        host, port = claimed.getsockname()[:2]
+        raise await _no_port(host, port, error, otherwise) from error
+
+
+async def _no_port(host: str, port: int, error: OSError, otherwise: str) -> CannotServe:
+    who = ""
+    with contextlib.suppress(Fault):
+        who = str(await listener(host, port) or "")
+    mend = f"{who} has it; stop that, or {otherwise}" if who else otherwise
+    return CannotServe(f"can't listen at {host}:{port}: {error.strerror}; {mend}")
+
+
+# ------------------------------------------------------------------------------------------------- the state folder
+
+
+@contextlib.contextmanager
+def state_folder(state: Path) -> Iterator[None]:
+    """Two daemons on one state folder would both move the card."""
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (state / "daemon.lock").open("a+")
+    except OSError as error:
+        what = f"state: {state} can't be used: {error.strerror}"
+        raise CannotServe(f"{what}; make it a folder that this user may write, or give another `state:`") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            what = f"{state}: another slotproxy{_pid_in(lock)} works in this state folder"
+            raise CannotServe(f"{what}; stop it, or give this one another `state:`") from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+def _pid_in(lock: TextIO) -> str:
+    lock.seek(0)
+    pid = lock.read(20).strip()
+    return f" (pid {pid})" if pid.isdecimal() else ""
+
+
+# ------------------------------------------------------------------------------------------------- the control socket
+
+
+@contextlib.contextmanager
+def control_socket(path: Path) -> Iterator[socket.socket]:
+    """Listen at `path`: refused while a live daemon does, taken over from a dead one; gone when this ends."""
+    try:
+        listening, ours = _open(path)
+    except OSError as error:
+        what = f"control: can't listen at {path}: {error.strerror or error}"
+        raise CannotServe(f"{what}; give another `control:`") from error
+    try:
+        with listening:
+            yield listening
+    finally:
+        _remove(path, ours)
+
+
+def _open(path: Path) -> tuple[socket.socket, tuple[int, int]]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _turn(path.parent):
+        _make_room(path)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(CONTROL_MODE_MASK)  # it is there with its final mode, never for a moment with a wider one
+        try:
+            listening.bind(str(path))
+            listening.listen(BACKLOG)  # still in our turn: to others, one that doesn't listen is a dead one's
+        except OSError:
+            listening.close()
+            raise
+        finally:
+            os.umask(before)
+        return listening, _identity(path)
+
+
+def _make_room(path: Path) -> None:
+    if path.is_socket():
+        if _alive(path):
+            what = f"control: a slotproxy is running at {path} already"
+            raise CannotServe(f"{what}; stop it, or give this one another `control:`")
+        path.unlink()
+    elif path.exists() or path.is_symlink():
+        raise CannotServe(f"control: {path} is there and is no socket; remove it, or give another `control:`")
+
+
+def _alive(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
+        knock.settimeout(KNOCK_LIMIT)
+        try:
+            knock.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # it doesn't answer, or we may not ask: somebody has it
+        return True
+
+
+@contextlib.contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One at a time looks at the sockets in a folder and changes them. Raises TimeoutError."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + TURN_LIMIT
+        while not _locked(handle):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"somebody has kept {folder} locked for {TURN_LIMIT:g} s")
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _remove(path: Path, ours: tuple[int, int]) -> None:
+    """Only our own: somebody may have removed it, and another daemon made one in its place (with its inode, even)."""
+    with contextlib.suppress(OSError), _turn(path.parent):
+        if _identity(path) == ours and not _alive(path):
+            path.unlink()
