@@ -268,7 +268,7 @@ def _unknown(engine: str, pair: str, what: str, known: Mapping[str, object]) -> 
 def _staging(
     engine: Engine, pair: Pair, sight: Sight, differs: Sequence[Difference], *, may_stage: bool, found: _Findings
 ) -> bool:
-    """Whether it would be recreated. Refused when it must be and can't be; only warned when it had better be."""
+    """Whether it would be recreated. Refused when it should be and can't be."""
     absent = sight.status is Status.ABSENT
     if not absent and not differs:
         return False
@@ -281,10 +281,8 @@ def _staging(
         mend = f"swap without --no-stage, or `slotctl stage {pair.label}` first"
     if absent:
         found.refuse(f"there is no container {engine.container}", mend)
-    elif any(one.pair for one in differs):
-        found.refuse(f"the container {engine.container} isn't what {pair.label} declares: {fields}", mend)
     else:
-        found.warnings.append(f"the container {engine.container} stays as it was created: {fields} differ")
+        found.refuse(f"the container {engine.container} isn't what {pair.label} declares: {fields}", mend)
     return False
 
 
