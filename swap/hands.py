@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+import structlog
+
 from engines.spec import Engine
 from swap.address import listener
 from swap.checks import Checker, Verdict
@@ -55,9 +57,10 @@ from swap.ports import (
 from swap.readiness import Answered, Readiness
 from swap.room import lacking
 
-POLL = 0.25  # seconds between two looks while something is awaited
+POLL = 0.1  # seconds between two looks while something is awaited
 CUT_LIMIT = 5.0  # seconds that requests have to end once they are cut
 GLANCE_LIMIT = 15.0  # seconds to wait for an overdue call before saying that it can't be asked
+READ_LIMIT = 10.0  # seconds to read the journal
 BACKOFF = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)  # seconds, by attempt
 
 Told = Report | Up | Overdue
@@ -174,13 +177,22 @@ class Hands:
                 continue
             if sight.running:
                 up[name] = await self.meet(name, sight)
-        last = await asyncio.to_thread(self.journal.read)
-        served = last.serving if last and last.serving else None
+        served = await self._served_last()
         if up:
             keep = up.get((served or "").partition(":")[0]) or min(up.values())
             return Found(effect.n, frozenset(up.values()), keep, None)
         start, why = await self._to_start(served)
         return Found(effect.n, frozenset(), None, start, why)
+
+    async def _served_last(self) -> str | None:
+        """None: nobody knows. A journal that can't be read is no reason to leave what runs unserved."""
+        try:
+            async with asyncio.timeout(READ_LIMIT):
+                last = await asyncio.to_thread(self.journal.read)
+        except (Fault, TimeoutError) as error:
+            structlog.get_logger("slotproxy.swap").error("journal", fault=str(error) or "its disk doesn't answer")
+            return None
+        return last.serving if last else None
 
     async def _to_start(self, served: str | None) -> tuple[Unit | None, str]:
         """Nothing runs: what served last, else the default; only what is verified."""
