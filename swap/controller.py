@@ -206,7 +206,9 @@ class Controller:
                 await self._begin(effect, tasks)
 
     async def _begin(self, effect: Awaited, tasks: asyncio.TaskGroup) -> None:
-        if isinstance(effect, CHANGES) and (fault := await self._write_journal(type(effect).__name__.lower())):
+        fault = await self._write_journal(type(effect).__name__.lower()) if isinstance(effect, CHANGES) else None
+        if fault is not None and self.state.order is not None and not self.state.failure:
+            # What served may come back without a journal; nothing new is begun without one.
             self._events.put_nowait(Failed(effect.n, f"the journal can't be written: {fault}", passing=True))
             return
         self._task = tasks.create_task(self._carry_out(effect), name=f"{type(effect).__name__} {effect.n}")

@@ -18,6 +18,7 @@ from swap.address import listener
 from swap.checks import Checker, Verdict
 from swap.drift import differences
 from swap.known import Known, unit_of
+from swap.lastwords import how_it_ended
 from swap.moves import (
     Awaited,
     Check,
@@ -344,7 +345,8 @@ class Hands:
         while True:
             sight = await self._sight(unit)
             if sight is not None and not known.same_run(sight):
-                return Failed(effect.n, await self._ended(unit, sight), passing=True, gone=True)
+                why = await how_it_ended(unit.label, self._runtime(unit), known.id, sight)
+                return Failed(effect.n, why, passing=True, gone=True)
             if sight is not None and (answered := await self._answers(known)):
                 warmed = Warmed(_now() - begun, answered.tokens, await self._used())
                 after = await self._sight(unit)
@@ -373,17 +375,6 @@ class Hands:
         except Fault:
             return None
 
-    async def _ended(self, unit: Unit, sight: Sight) -> str:
-        """Why it is gone: exit code, and the first error line of its log."""
-        if sight.running:
-            return f"{unit.label} was started anew by somebody else"
-        code = "" if sight.exit_code is None else f" with code {sight.exit_code}"
-        try:
-            line = first_error(await self._runtime(unit).log_tail(self.known[unit].id))
-        except Fault:
-            line = ""
-        return f"{unit.label} exited{code}" + (f": {line}" if line else "")
-
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
@@ -392,13 +383,6 @@ def _now() -> float:
 async def _settled(ended: Awaitable[None]) -> None:
     """Giving up this wait must not end what is waited for, which is asked again later."""
     await (asyncio.shield(ended) if isinstance(ended, asyncio.Future) else ended)
-
-
-def first_error(log: str) -> str:
-    """The first line that says `error`, else the last one: usage texts follow the error that matters."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    wrong = (line for line in lines if line.lower().startswith("error") or "error:" in line.lower())
-    return next(wrong, lines[-1] if lines else "")[:300]
 
 
 def _requests(count: int) -> str:

@@ -20,6 +20,7 @@ from swap.state import State
 
 PAUSE = 1.0  # seconds before asking for events again after their source broke
 LOOK_EVERY = 10.0  # seconds between looks at each engine, whatever its events say
+TOLD_WITHIN = 3.0  # seconds that a death which a look has shown may wait for its event
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Watch:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen(), name=f"events of {self.name}")
             while True:
-                news = await self._next()
+                news = await self._next(LOOK_EVERY)
                 try:
                     await self._happened(news)
                 except Foreign:
@@ -65,9 +66,9 @@ class Watch:
                 self._log.exception("listening broke")
             await asyncio.sleep(PAUSE)
 
-    async def _next(self) -> RuntimeEvent | None:
+    async def _next(self, limit: float) -> RuntimeEvent | None:
         try:
-            async with asyncio.timeout(LOOK_EVERY):
+            async with asyncio.timeout(limit):
                 return await self._news.get()
         except TimeoutError:
             return None
@@ -78,7 +79,7 @@ class Watch:
 
     # ------------------------------------------------------------------------------------------ what differs
 
-    async def _happened(self, news: RuntimeEvent | None) -> None:
+    async def _happened(self, news: RuntimeEvent | None, *, told: bool = False) -> None:
         """Compare what a look shows with what the machine believes; what our own effect is about, its report tells."""
         meant = news is not None and news.change is Change.STOPPED and not self._busy()
         sight = await self._sight()
@@ -86,7 +87,12 @@ class Watch:
             return
         believed = next((unit for unit in self.state().up if unit.engine == self.name), None)
         if believed is not None and not self.hands.known[believed].same_run(sight):
-            self.tell(Died(believed, _how(sight), by_hand=meant and not sight.running))
+            if news is None and not told and not sight.running:
+                # Only its event says whether somebody meant it, and may be on its way.
+                await self._happened(await self._next(TOLD_WITHIN), told=True)
+                return
+            by_hand = meant and not sight.running
+            self.tell(Died(believed, "was stopped by hand" if by_hand else _how(sight), by_hand=by_hand))
             believed = None
         if sight.running and believed is None:
             await self._came_up(sight)

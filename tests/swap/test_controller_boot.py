@@ -1,0 +1,216 @@
+"""At start: what runs is adopted untouched; where nothing runs, what served last is started, if it is verified."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from swap.moves import Code
+from swap.ports import Foreign, Sight, Unreachable
+from tests.simulated_time import in_simulated_time
+from tests.swap.world import VERIFIED, World, until
+
+GONE = Unreachable("Docker doesn't answer", "start it", passing=True)
+
+
+def touched(world: World) -> list[str]:
+    """What was asked of a container since the test began, beside looking."""
+    calls = [f"{name} {call}" for name, runtime in world.runtimes.items() for call in runtime.calls]
+    return [call for call in calls if call.split()[1] in ("stage", "put_back", "stop", "start")]
+
+
+# ------------------------------------------------------------------------------------------------- nothing runs
+
+
+@in_simulated_time
+async def test_what_served_last_is_started(world: World) -> None:
+    world.served("ninfer:v2")
+    async with world.running():
+        assert world.gate.state == "open ninfer"
+    assert touched(world) == ["ninfer start"]
+
+
+@in_simulated_time
+async def test_where_nothing_has_served_yet_the_default_is_started(world: World) -> None:
+    async with world.running():
+        assert world.gate.state == "open strata"
+    assert touched(world) == ["strata start"]
+
+
+@in_simulated_time
+async def test_what_served_last_and_isnt_verified_any_more_gives_way_to_the_default(world: World) -> None:
+    world.served("ninfer:v3")
+    async with world.running():
+        assert world.gate.state == "open strata"
+    assert touched(world) == ["strata start"]
+
+
+@in_simulated_time
+async def test_what_is_configured_no_more_gives_way_to_the_default(world: World) -> None:
+    world.served("vllm:v1")
+    async with world.running():
+        assert world.gate.state == "open strata"
+
+
+@in_simulated_time
+async def test_what_isnt_verified_is_never_started(world: World) -> None:
+    world.served("ninfer:v2")
+    async with world.running(verified=()):
+        assert "refusing: nothing runs; strata:current can't be started: strata:current never ran" in world.gate.state
+        await asyncio.sleep(1000)
+    assert touched(world) == []
+
+
+@in_simulated_time
+async def test_without_a_default_it_says_how_to_start_something(world: World) -> None:
+    world.default = None
+    world.rebuild()
+    async with world.running():
+        assert "no `default:` says what to start; `slotctl swap to-ENGINE` does" in world.gate.state
+        assert (await world.swap("ninfer")).code == Code.SERVES
+
+
+@in_simulated_time
+async def test_the_container_is_made_what_is_declared_before_it_is_started(world: World) -> None:
+    world.served("ninfer:v2")
+    world.ninfer.create(world.ninfer.recipes["v3"])
+    async with world.running():
+        assert world.ninfer.sight.recipe == world.ninfer.recipes["v2"]
+    assert touched(world) == ["ninfer stage", "ninfer start"]
+
+
+# ------------------------------------------------------------------------------------------------- something runs
+
+
+@in_simulated_time
+@pytest.mark.parametrize("verified", [VERIFIED, ()])
+async def test_what_runs_is_adopted_untouched_verified_or_not(world: World, verified: tuple[str, ...]) -> None:
+    world.served("strata:current")
+    sight = world.ninfer.run(world.ninfer.recipes["v2"])
+    async with world.running(verified=verified) as controller:
+        assert world.gate.state == "open ninfer"
+        serving = controller.state.serving
+        assert serving is not None
+        assert serving.label == "ninfer:v2"
+        await asyncio.sleep(100)
+        assert world.ninfer.sight == sight
+    assert touched(world) == []
+
+
+@in_simulated_time
+async def test_what_runs_and_is_none_of_the_pairs_is_adopted_too_and_is_what_a_failed_swap_brings_back(
+    world: World,
+) -> None:
+    sight = world.ninfer.run(replace(world.ninfer.recipes["v2"], command=("--model", "/models/mine.ninfer")))
+    async with world.running() as controller:
+        assert world.gate.state == "open ninfer"
+        serving = controller.state.serving
+        assert serving is not None
+        assert serving.label == "ninfer:?"
+        assert touched(world) == []
+        world.strata.exits_on_start = 1
+        ended = await world.swap("strata")
+        assert (ended.code, ended.serving) == (Code.RESTORED, "ninfer:?")
+        assert world.ninfer.sight.id == sight.id
+
+
+@in_simulated_time
+async def test_what_was_adopted_can_be_swapped_away_from_and_back(world: World) -> None:
+    async with world.serving("strata:current"):
+        assert (await world.swap("ninfer")).code == Code.SERVES
+        world.rebuild()
+    async with world.running(verified=()):
+        assert world.gate.state == "open ninfer"
+        assert (await world.swap("strata")).code == Code.SERVES
+
+
+@in_simulated_time
+async def test_what_still_loads_is_waited_for(world: World) -> None:
+    world.ninfer.run(world.ninfer.recipes["v2"])
+    world.readiness.never.add("ninfer:local")
+    asyncio.get_running_loop().call_later(60, world.readiness.never.clear)
+    async with world.running():
+        assert asyncio.get_running_loop().time() == pytest.approx(60, abs=2)
+        assert world.gate.story == ["closed", "open ninfer"]
+    assert touched(world) == []
+
+
+@in_simulated_time
+@pytest.mark.parametrize(("served", "kept"), [("strata:current", "strata"), ("ninfer:v2", "ninfer"), (None, "ninfer")])
+async def test_of_two_that_run_one_is_kept_and_the_other_stopped(world: World, served: str | None, kept: str) -> None:
+    if served:
+        world.served(served)
+    world.strata.vram = world.ninfer.vram = 10
+    world.strata.run(world.strata.recipes["current"])
+    world.ninfer.run(world.ninfer.recipes["v2"])
+    stopped = "strata" if kept == "ninfer" else "ninfer"
+    async with world.running():
+        assert world.gate.state == f"open {kept}"
+        assert world.up == {kept}
+    assert touched(world) == [f"{stopped} stop"]
+
+
+# ------------------------------------------------------------------------------------------------- what can't be asked
+
+
+@in_simulated_time
+async def test_docker_gone_at_start_is_asked_again_until_what_runs_can_be_adopted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.strata.run(world.strata.recipes["current"])
+    loop, look = asyncio.get_running_loop(), world.strata.look
+
+    async def gone_for_a_minute() -> Sight:
+        if loop.time() < 60:
+            raise GONE
+        return await look()
+
+    monkeypatch.setattr(world.strata, "look", gone_for_a_minute)
+    async with world.running() as controller:
+        assert world.gate.state == "closed"  # clients wait, and are told nothing bad
+        assert "Docker doesn't answer; start it" in controller.state.dark
+        await until(lambda: world.gate.state == "open strata")
+        assert 60 <= loop.time() < 80  # 5, 15, 35, 75
+    assert touched(world) == []
+
+
+@in_simulated_time
+async def test_an_order_while_docker_is_gone_is_told_so_and_nothing_is_touched(world: World) -> None:
+    world.strata.fail("look", GONE, times=1000)
+    async with world.running():
+        ended = await world.swap("ninfer")
+        assert ended.code == Code.DARK
+        assert "Docker doesn't answer; start it" in ended.text
+    assert touched(world) == []
+
+
+@in_simulated_time
+async def test_a_foreign_container_of_an_engines_name_is_left_alone_and_the_other_adopted(world: World) -> None:
+    world.strata.run(world.strata.recipes["current"])
+    world.ninfer.fail("look", Foreign("ninfer-1 was made by project other", "rename it"), times=1000)
+    async with world.running():
+        assert world.gate.state == "open strata"
+        ended = await world.swap("ninfer")
+        assert ended.code == Code.REFUSED
+        assert "project other" in ended.text
+    assert touched(world) == []
+
+
+@in_simulated_time
+async def test_a_damaged_journal_is_no_reason_to_leave_what_runs_unserved(world: World) -> None:
+    world.served("strata:current")
+    (world.folder / "state" / "journal.json").write_bytes(b"\0" * 40)
+    world.strata.run(world.strata.recipes["current"])
+    async with world.running():
+        assert world.gate.state == "open strata"
+    assert touched(world) == []
+
+
+@in_simulated_time
+async def test_with_a_damaged_journal_and_nothing_running_the_default_is_started(world: World) -> None:
+    world.served("ninfer:v2")
+    (world.folder / "state" / "journal.json").write_bytes(b"")
+    async with world.running():
+        assert world.gate.state == "open strata"

@@ -1,0 +1,285 @@
+"""Behind our back: engines die, are stopped or started by hand, and the runtime's events break."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from swap.moves import Code
+from swap.ports import CardUnknown, Sight, Status, Unreachable
+from swap.watch import LOOK_EVERY, PAUSE, TOLD_WITHIN
+from tests.simulated_time import in_simulated_time
+from tests.swap.fakes import Behaviour, FakeLedger
+from tests.swap.world import World, end_of, until
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# ------------------------------------------------------------------------------------------------- the holder dies
+
+
+@in_simulated_time
+async def test_the_holder_that_dies_is_started_again_without_card_or_ledger(world: World) -> None:
+    async with world.serving() as controller:
+        sight = world.strata.sight
+        world.card.unknown = CardUnknown("driver and library differ (18)", "reboot")
+        controller.ledger = controller.hands.checker._ledger = FakeLedger()
+        world.strata.exit(139)
+        await until(lambda: world.gate.story.count("open strata") == 2)
+        assert world.strata.sight.id == sight.id
+        assert world.strata.sight.started_at != sight.started_at
+    assert world.happened == ["gate closed", "strata start [start]", "gate open strata"]
+    assert "card memory" not in world.story[: world.story.index("strata start [start]")]
+
+
+@in_simulated_time
+async def test_who_keeps_dying_is_started_again_ever_more_rarely_while_clients_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[float] = []
+    start = world.strata.start
+
+    async def noted(id: str) -> None:
+        starts.append(now())
+        await start(id)
+
+    async with world.serving() as controller:
+        monkeypatch.setattr(world.strata, "start", noted)
+        world.strata.behaviours["strata:1"] = Behaviour(exits=1, log="error: no such device\n")
+        world.strata.exit(1)
+        await until(lambda: len(starts) == 6)
+        assert [later - earlier for earlier, later in pairwise(starts)] == pytest.approx([5, 10, 20, 40, 80], abs=2)
+        assert world.gate.state == "closed"
+        assert "error: no such device" in controller.state.dark
+        world.strata.behaviours.clear()
+        await until(lambda: world.gate.state == "open strata")
+        assert controller.state.attempt == 0
+
+
+@in_simulated_time
+async def test_an_engine_that_dies_as_it_became_ready_doesnt_serve_for_long(world: World) -> None:
+    async with world.serving():
+        world.when("ninfer start [start]", lambda: world.when("card memory", lambda: world.ninfer.exit(1)))
+        ended = await world.swap("ninfer")
+        assert (ended.code, ended.serving) == (Code.RESTORED, "strata:current")
+        assert "open ninfer" not in world.gate.story
+
+
+@in_simulated_time
+async def test_the_holder_that_was_started_anew_by_somebody_else_is_probed_before_requests_go_to_it(
+    world: World,
+) -> None:
+    async with world.serving():
+        world.readiness.never.add("strata:1")
+        world.strata.exit(0)
+        world.strata.start_by_hand()
+        sight = world.strata.sight
+        await asyncio.sleep(30)
+        assert world.gate.state == "closed"
+        world.readiness.never.clear()
+        await until(lambda: world.gate.state == "open strata")
+        assert world.strata.sight == sight  # untouched
+    assert world.happened == ["gate closed", "gate open strata"]
+
+
+# ------------------------------------------------------------------------------------------------- stopped by hand
+
+
+@in_simulated_time
+async def test_what_was_stopped_by_hand_stays_down_and_clients_are_told(world: World) -> None:
+    async with world.serving():
+        world.strata.stop_by_hand()
+        await until(lambda: world.gate.state.startswith("refusing"))
+        await asyncio.sleep(1000)
+        assert world.up == set()
+        assert world.gate.state == "refusing: strata:current was stopped by hand"
+        assert (await world.swap("strata")).code == Code.SERVES
+
+
+@in_simulated_time
+async def test_a_stop_by_hand_during_a_slow_look_isnt_taken_for_a_death(world: World) -> None:
+    async with world.serving():
+        world.strata.hang("look")
+        looks = world.strata.calls.count("look")
+        await until(lambda: world.strata.calls.count("look") > looks)  # the regular one
+        world.strata.stop_by_hand()
+        await asyncio.sleep(LOOK_EVERY + 1)
+        world.strata.let_go("look")
+        await asyncio.sleep(100)
+        assert world.up == set()
+
+
+@in_simulated_time
+async def test_started_again_by_hand_it_serves_again(world: World) -> None:
+    async with world.serving(verified=()):
+        world.strata.stop_by_hand()
+        await until(lambda: world.gate.state.startswith("refusing"))
+        world.strata.start_by_hand()
+        await until(lambda: world.gate.state == "open strata")
+    assert "strata start [start]" not in world.story
+
+
+# ------------------------------------------------------------------------------------------------- another comes up
+
+
+@in_simulated_time
+async def test_a_second_engine_that_comes_up_is_stopped_and_the_holder_serves_on(world: World) -> None:
+    world.ninfer.vram = 0
+    async with world.serving():
+        world.ninfer.start_by_hand()
+        await until(lambda: world.up == {"strata"})
+        await asyncio.sleep(30)
+    assert world.happened == ["ninfer stop [stop]"]
+
+
+@in_simulated_time
+async def test_a_second_engine_is_stopped_at_once_though_hashing_it_would_take_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(*_: object) -> None:
+        await asyncio.sleep(30)
+
+    world.ninfer.vram = 0
+    async with world.serving() as controller:
+        monkeypatch.setattr(controller.hands.checker, "subject_of", slow)
+        world.ninfer.start_by_hand()
+        async with asyncio.timeout(2):
+            await until(lambda: world.up == {"strata"})
+
+
+@in_simulated_time
+async def test_the_old_engine_started_by_hand_in_the_middle_of_a_swap_is_stopped_again(world: World) -> None:
+    async with world.serving():
+        world.ninfer.vram = world.strata.vram = 0
+        world.readiness.never.add("ninfer:local")
+        ticket = world.order("ninfer")
+        await until(lambda: world.up == {"ninfer"})
+        world.strata.start_by_hand()
+        await asyncio.sleep(5)
+        world.readiness.never.clear()
+        assert (await end_of(ticket)).code == Code.SERVES
+        assert world.up == {"ninfer"}
+
+
+async def _dark(world: World) -> None:
+    world.strata.stop_by_hand()
+    await until(lambda: world.gate.state.startswith("refusing"))
+
+
+@in_simulated_time
+async def test_a_verified_engine_that_comes_up_alone_in_the_dark_is_adopted(world: World) -> None:
+    async with world.serving():
+        await _dark(world)
+        world.ninfer.start_by_hand()
+        await until(lambda: world.gate.state == "open ninfer")
+        assert world.up == {"ninfer"}
+    assert not [line for line in world.happened if not line.startswith("gate")]
+
+
+@in_simulated_time
+@pytest.mark.parametrize("card", ["asked", "unknown"])
+async def test_an_unverified_engine_that_comes_up_alone_in_the_dark_is_refused_and_left_alone(
+    world: World, card: str
+) -> None:
+    async with world.serving(verified=("strata:current", "ninfer:v2")):
+        await _dark(world)
+        if card == "unknown":  # then nobody can say that it is verified
+            world.card.unknown = CardUnknown("driver and library differ (18)", "reboot")
+        else:
+            world.ninfer.create(world.ninfer.recipes["v3"])
+        world.ninfer.start_by_hand()
+        await until(lambda: "ninfer" in world.gate.state)
+        assert "was started by hand and isn't verified" in world.gate.state
+        await asyncio.sleep(100)
+        assert world.up == {"ninfer"}
+        world.card.unknown = None
+        assert (await world.swap("strata")).code == Code.SERVES  # it is remembered as being in the way
+        assert world.up == {"strata"}
+    assert world.happened.index("ninfer stop [stop]") < world.happened.index("strata start [start]")
+
+
+# ------------------------------------------------------------------------------------------------- lost news
+
+
+@in_simulated_time
+async def test_when_the_event_stream_breaks_what_happened_meanwhile_is_looked_at(world: World) -> None:
+    async with world.serving():
+        world.strata.break_events(Unreachable("Docker's event stream has ended", passing=True))
+        await asyncio.sleep(0.1)
+        world.strata.exit(1)  # nobody listens
+        began = now()
+        await until(lambda: world.gate.story.count("open strata") == 2)
+        assert now() - began < PAUSE + TOLD_WITHIN + 1
+
+
+@in_simulated_time
+@pytest.mark.parametrize("end", [None, Unreachable("broken", passing=True)])
+async def test_events_are_listened_to_again(world: World, end: Unreachable | None) -> None:
+    async with world.serving():
+        world.strata.break_events(end)
+        await asyncio.sleep(5)
+        world.strata.stop_by_hand()
+        async with asyncio.timeout(1):
+            await until(lambda: world.gate.state.startswith("refusing"))
+
+
+@in_simulated_time
+async def test_a_death_that_no_event_told_is_seen_by_and_by(world: World) -> None:
+    async with world.serving():
+        world.card.release("strata")
+        world.strata.sight = replace(world.strata.sight, status=Status.EXITED, exit_code=1)
+        began = now()
+        await until(lambda: world.gate.story.count("open strata") == 2)
+        assert now() - began <= LOOK_EVERY + TOLD_WITHIN + 2
+
+
+@in_simulated_time
+async def test_a_look_that_was_overtaken_by_a_swap_is_taken_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that took long on its way says what was; believing it would stop what serves."""
+    async with world.serving("ninfer:v2"):
+        stale, look, slow = world.strata.sight, world.strata.look, asyncio.Event()
+
+        async def first_is_slow() -> Sight:
+            monkeypatch.setattr(world.strata, "look", look)
+            await slow.wait()
+            return stale
+
+        monkeypatch.setattr(world.strata, "look", first_is_slow)
+        await until(lambda: world.strata.look == look)  # the watch has asked
+        assert (await world.swap("strata")).code == Code.SERVES
+        slow.set()
+        await asyncio.sleep(30)
+    assert world.happened == [
+        "gate closed",
+        "ninfer stop [stop]",
+        "strata start [start]",
+        "gate open strata",
+    ]
+
+
+@in_simulated_time
+@pytest.mark.parametrize("part", ["look", "events"])
+async def test_a_bug_in_watching_costs_a_look_and_not_the_daemon(
+    world: World, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    async def bug() -> Sight:
+        raise KeyError("a bug")
+
+    async with world.serving():
+        with monkeypatch.context() as patch:
+            if part == "look":
+                patch.setattr(world.strata, "look", bug)
+            else:
+                patch.setattr(world.strata, "events", lambda: 1 / 0)
+                world.strata.break_events()
+            await asyncio.sleep(25)
+        await asyncio.sleep(2)
+        world.strata.stop_by_hand()
+        await until(lambda: world.gate.state.startswith("refusing"))

@@ -1,0 +1,293 @@
+"""The first user's box in memory, wired as the daemon wires it: real controller, hands, checker, hasher and journal.
+
+Fakes are only what lies outside: the two runtimes, the card they share, the gate, evidence, and the engines' answers.
+`story` is what happened, in order. What changes a container is told with the step that the journal says at that very
+moment: `ninfer start [start]`. `world.when(line, do)` intervenes as the line is told, before it is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from engines.ninfer.profile import PROFILE as NINFER
+from engines.ninfer.sample import write_artifact
+from engines.spec import ComposeService, Engine, GiB, Pair
+from engines.strata.profile import PROFILE as STRATA
+from swap.checks import Checker
+from swap.controller import Controller, Ended, Progress, Ticket
+from swap.hands import Hands, Times, Wish
+from swap.hashing import Hasher
+from swap.journal import FileJournal
+from swap.ports import Evidence, JournalEntry, Memory, Mount, Outcome, Recipe
+from swap.readiness import Answered, Readiness
+from tests.swap.fakes import REAL, FakeCard, FakeGate, FakeLedger, FakeRuntime, recipe_for
+
+PATIENCE = 900.0  # seconds, of simulated time mostly: whatever is waited for comes by then
+VERIFIED = ("strata:current", "ninfer:v2")
+CHANGES = ("stage", "put_back", "stop", "start")
+FILES = {"v2": "qwen3_8_27b_nvfp4.ninfer", "v3": "qwen3_8_27b_nvfp4_v3.ninfer"}
+
+
+class World:
+    """Strata is deployed and its container made, NInfer's is stopped with v2; nothing has any evidence yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.story = folder, _Story()
+        self.card, self.gate, self.ledger = _Card(self.story), FakeGate(), FakeLedger()
+        self.gate.story = _Told(self.story, "gate ", lambda what: what)
+        self.places = {name: _place() for name in ("strata", "ninfer")}
+        recipes = self._recipes(folder / "models")
+        self.engines = {"strata": self._strata(), "ninfer": self._ninfer()}
+        self.runtimes = {name: FakeRuntime(name, self.card, recipes[name]) for name in self.engines}
+        for name, runtime in self.runtimes.items():
+            runtime.calls = _Told(self.story, f"{name} ", self._call)
+        self.strata, self.ninfer = self.runtimes["strata"], self.runtimes["ninfer"]
+        self.strata.create(recipes["strata"]["current"])
+        self.ninfer.create(recipes["ninfer"]["v2"])
+        self.readiness = FakeReadiness(self.runtimes)
+        self.default: str | None = "strata"
+        self.times = Times(drain=60.0, freeing=60.0)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """What a new daemon has: everything that isn't on disk, or outside, is forgotten."""
+        self.journal = _Journal(self.folder / "state" / "journal.json")
+        self.checker = Checker(
+            engines=self.engines,
+            runtimes=self.runtimes,
+            card=self.card,
+            ledger=self.ledger,
+            hasher=Hasher(self.folder / "state" / "hashes.json"),
+            headroom=GiB // 4,
+            baseline=0,
+        )
+        self.hands = Hands(
+            engines=self.engines,
+            runtimes=self.runtimes,
+            card=self.card,
+            checker=self.checker,
+            gate=self.gate,
+            journal=self.journal,
+            readiness=self.readiness,
+            headroom=GiB // 4,
+            default=self.default,
+            say=lambda _: None,
+            in_flight=lambda: self.gate.in_flight,
+            times=self.times,
+        )
+        self.controller = Controller(self.engines, self.hands, self.ledger, self.gate)
+
+    def when(self, line: str, do: Callable[[], object]) -> None:
+        """Do this once, when the story comes there."""
+        self.story.hooks[line] = do
+
+    def close(self) -> None:
+        for place in self.places.values():
+            place.close()
+
+    # ------------------------------------------------------------------------------------------ what is configured
+
+    def _recipes(self, models: Path) -> dict[str, dict[str, Recipe]]:
+        models.mkdir()
+        for version, name in ((2, FILES["v2"]), (3, FILES["v3"])):
+            write_artifact(models / name, version)
+        (models / "strata.gguf").write_bytes(b"GGUF")
+        images = {"v2": "ninfer:local", "v3": "ninfer:v3"}
+        ninfer = {name: recipe_for(images[name], FILES[name], models=str(models)) for name in FILES}
+        strata = replace(
+            recipe_for("strata:1", "strata.gguf"),
+            command=(),
+            env=(("MODEL", "/models/strata.gguf"),),
+            mounts=(Mount(str(models), "/models", read_only=True),),
+        )
+        return {"strata": {"current": strata}, "ninfer": ninfer}
+
+    def _strata(self) -> Engine:
+        pair = Pair("strata", "current", "strata:1", (self.folder / "models" / "strata.gguf",))
+        return self._engine("strata", {"current": pair}, "current")
+
+    def _ninfer(self) -> Engine:
+        v2 = Pair("ninfer", "v2", "ninfer:local", (self.folder / "models" / FILES["v2"],))
+        v3 = Pair("ninfer", "v3", "ninfer:v3", (self.folder / "models" / FILES["v3"],))
+        return self._engine("ninfer", {"v2": v2, "v3": v3}, "v2")
+
+    def _engine(self, name: str, pairs: dict[str, Pair], deployed: str) -> Engine:
+        return Engine(
+            name=name,
+            profile={"strata": STRATA, "ninfer": NINFER}[name],
+            url=f"http://127.0.0.1:{self.places[name].getsockname()[1]}",
+            vram=30 * GiB,
+            pairs=pairs,
+            deployed=deployed,
+            container=f"{name}-1",
+            compose=ComposeService(self.folder / f"{name}.yml", name),
+            start_deadline=120.0,
+        )
+
+    # ------------------------------------------------------------------------------------------ what has been
+
+    async def verify(self, *labels: str) -> None:
+        """They have served on this card as they are declared now."""
+        for label in labels:
+            engine, _, pair = label.partition(":")
+            recipe = self.runtimes[engine].recipes[pair]
+            subject = await self.checker.subject_of(self.engines[engine], recipe, self.engines[engine].pairs[pair])
+            self.ledger.record(Evidence(subject, "", Outcome.SERVED, label, "2026-01-02T03:04:05Z", "trial", REAL))
+
+    def served(self, label: str) -> None:
+        """What the journal of the last daemon says."""
+        self.journal.write(JournalEntry("serving", serving=label))
+
+    def _call(self, call: str) -> str:
+        return f"{call} [{self.journal.step}]" if call in CHANGES else call
+
+    # ------------------------------------------------------------------------------------------ the daemon's life
+
+    @asynccontextmanager
+    async def running(self, *, verified: tuple[str, ...] = VERIFIED) -> AsyncIterator[Controller]:
+        """A daemon's life, from when it has settled; `story` begins there."""
+        await self.verify(*verified)
+        async with asyncio.TaskGroup() as tasks:
+            loop = tasks.create_task(self.controller.run())
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self.controller.settled()
+                self.story.clear()
+                yield self.controller
+            finally:
+                loop.cancel()
+
+    @asynccontextmanager
+    async def serving(self, label: str = "strata:current", **more: tuple[str, ...]) -> AsyncIterator[Controller]:
+        """This one runs already, and is adopted."""
+        engine, _, pair = label.partition(":")
+        self.runtimes[engine].run(self.runtimes[engine].recipes[pair])
+        async with self.running(**more) as controller:
+            assert self.gate.state == f"open {engine}"
+            yield controller
+
+    def order(self, label: str, *, trial: bool = False, cut: bool = False, wish: Wish | None = None) -> Ticket:
+        engine, _, pair = label.partition(":")
+        pair = pair or self.engines[engine].deployed
+        return self.controller.order(engine, pair, trial=trial, cut=cut, wish=wish or Wish())
+
+    async def swap(self, label: str, *, trial: bool = False, cut: bool = False, wish: Wish | None = None) -> Ended:
+        return await end_of(self.order(label, trial=trial, cut=cut, wish=wish))
+
+    # ------------------------------------------------------------------------------------------ what can be seen
+
+    @property
+    def happened(self) -> list[str]:
+        """The story without what only looks, and without what the gate was told again."""
+        looks = ("look", "declared", "log_tail", "memory")
+        happened: list[str] = []
+        for line in self.story:
+            gate = next((told for told in reversed(happened) if told.startswith("gate")), None)
+            if not line.endswith(looks) and line != gate:
+                happened.append(line)
+        return happened
+
+    @property
+    def up(self) -> set[str]:
+        return {name for name, runtime in self.runtimes.items() if runtime.sight.running}
+
+    def evidence_of(self, label: str) -> list[Outcome]:
+        return [one.outcome for one in self.ledger.evidence() if one.pair == label]
+
+
+class FakeReadiness(Readiness):
+    """An engine that runs answers, unless its image is in `never`; `asked` before each answer, to intervene."""
+
+    def __init__(self, runtimes: dict[str, FakeRuntime]) -> None:
+        self._runtimes = runtimes
+        self.never: set[str] = set()
+        self.asked: Callable[[str], None] = lambda _: None
+
+    async def sign(self, engine: Engine) -> bool:
+        self.asked(engine.name)
+        sight = self._runtimes[engine.name].sight
+        return sight.running and sight.recipe is not None and sight.recipe.image not in self.never
+
+    async def completes(self, engine: Engine, tokens: int | None = None) -> Answered | None:
+        return Answered(tokens or engine.probe_tokens) if await self.sign(engine) else None
+
+
+class _Story(list[str]):
+    """What happened; `hooks` are called, once each, when their line does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hooks: dict[str, Callable[[], object]] = {}
+
+    def append(self, line: str) -> None:
+        super().append(line)
+        if do := self.hooks.pop(line, None):
+            do()
+
+
+class _Card(FakeCard):
+    """Tells that it was asked."""
+
+    def __init__(self, story: _Story) -> None:
+        super().__init__()
+        self._story = story
+
+    async def memory(self) -> Memory:
+        self._story.append("card memory")
+        return await super().memory()
+
+
+class _Journal(FileJournal):
+    """`step` is the one that is on disk."""
+
+    step = "nothing"
+
+    def write(self, entry: JournalEntry) -> None:
+        super().write(entry)
+        self.step = entry.step
+
+
+class _Told(list[str]):
+    """A fake's own list of calls that is told to the story, too."""
+
+    def __init__(self, story: _Story, who: str, tell: Callable[[str], str]) -> None:
+        super().__init__()
+        self._story, self._who, self._tell = story, who, tell
+
+    def append(self, what: str) -> None:
+        super().append(what)
+        self._story.append(self._who + self._tell(what))
+
+
+def _place() -> socket.socket:
+    """An address that is nobody else's: bound, and nobody listens there (until a test does)."""
+    place = socket.socket()
+    place.bind(("127.0.0.1", 0))
+    return place
+
+
+async def end_of(ticket: Ticket, progress: list[Progress] | None = None) -> Ended:
+    """How the order ends; its phases go to `progress`."""
+    async with asyncio.timeout(PATIENCE):
+        async for item in ticket.follow():
+            if isinstance(item, Ended):
+                return item
+            if progress is not None:
+                progress.append(item)
+    raise AssertionError("a ticket ends with Ended")
+
+
+async def until(truth: Callable[[], object]) -> None:
+    """Returns when it is true."""
+    async with asyncio.timeout(PATIENCE):
+        while not truth():
+            await moment()
+
+
+async def moment() -> None:
+    await asyncio.sleep(0.05)
