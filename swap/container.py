@@ -25,6 +25,7 @@ from swap.staging import Staging
 SETTLING = 10.0  # seconds in which a container that Docker says has stopped must look stopped
 LATE = 1.0  # seconds by which Docker may note a start too late: a quick engine's first lines are older (measured)
 FORCED = 137
+LABELS_SHOWN = 200  # characters of a foreign container's labels
 MENDS = {
     "could not select device driver": "install the NVIDIA Container Toolkit (nvidia-ctk) and restart Docker",
     "nvidia": "see that `nvidia-smi` works, and that the NVIDIA Container Toolkit fits the driver",
@@ -207,7 +208,7 @@ class DockerContainer:
         labels = container["Config"].get("Labels") or {}
         project, service = labels.get(LABEL + "project"), labels.get(LABEL + "service")
         if project is None:
-            what = "wasn't made by compose"
+            what = f"wasn't made by compose ({_labels(labels)})"
         elif service != self._compose.service or not await self._is_ours(labels):
             what = f"belongs to compose project {project}, service {service}"
         else:
@@ -279,6 +280,12 @@ def _unix(when: str) -> float:
     whole, _, rest = when.partition(".")
     seconds = datetime.fromisoformat(f"{whole.rstrip('Z')}+00:00").timestamp()
     return max(0.0, seconds + float(f"0.{rest.rstrip('Z')[:6] or 0}"))
+
+
+def _labels(labels: Json) -> str:
+    """What may remind people whose it is; no more than a line."""
+    shown = ", ".join(f"{name}={value}" for name, value in sorted(labels.items())) or "none"
+    return f"labels: {shown[:LABELS_SHOWN]}"
 
 
 def _full(image: str) -> str:

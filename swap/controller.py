@@ -185,6 +185,7 @@ class Controller:
         self._set_gate()
         if self.state.serving != before.serving and self.state.serving:
             await self._write_journal("serving")
+            tasks.create_task(self._recognize(self.state.serving), name="recognize what serves")
         if isinstance(event, Ordered):
             self._join(event.order)
         for effect in effects:
@@ -298,6 +299,20 @@ class Controller:
         await asyncio.to_thread(self.ledger.record, evidence)
         if record.served:
             known.verified = evidence
+
+    async def _recognize(self, unit: Unit) -> None:
+        """Find out whether what was adopted is verified, while it serves: hashing may take half a minute."""
+        known = self.hands.known[unit]
+        if known.subject is not None:
+            return
+        try:
+            subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
+            verified = self.ledger.verified(subject, await self.hands.card.identity())
+        except Fault as fault:
+            self._log.warning("can't tell whether it is verified", unit=unit.label, why=str(fault))
+            return
+        if known.subject is None:  # a check may have been quicker
+            known.subject, known.verified = subject, verified
 
     def _answer(self, order: Order, code: Code, why: str) -> None:
         serving = self.state.serving.label if self.state.serving else None

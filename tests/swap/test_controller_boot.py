@@ -100,6 +100,26 @@ async def test_what_runs_is_adopted_untouched_verified_or_not(world: World, veri
 
 
 @in_simulated_time
+@pytest.mark.parametrize("verified", [("ninfer:v2",), ()])
+async def test_of_what_was_adopted_it_is_found_out_whether_it_is_verified(
+    world: World, verified: tuple[str, ...]
+) -> None:
+    async with world.serving("ninfer:v2", verified=verified) as controller:
+        (known,) = (known for unit, known in world.hands.known.items() if unit == controller.state.serving)
+        await until(lambda: known.subject is not None)
+        assert (known.verified is not None) == bool(verified)
+    assert touched(world) == []
+
+
+@in_simulated_time
+async def test_what_was_adopted_serves_also_where_nobody_can_tell_whether_it_is_verified(world: World) -> None:
+    (world.folder / "models" / "qwen3_8_27b_nvfp4.ninfer").unlink()
+    async with world.serving("ninfer:v2", verified=()):
+        await asyncio.sleep(100)
+        assert world.gate.state == "open ninfer"
+
+
+@in_simulated_time
 async def test_what_runs_and_is_none_of_the_pairs_is_adopted_too_and_is_what_a_failed_swap_brings_back(
     world: World,
 ) -> None:
