@@ -100,6 +100,7 @@ class Controller:
     gate: Gate
     state: State = START
     since: float = field(default_factory=time.monotonic)  # when the phase began
+    serving_since: float = 0.0  # when what serves now began to
     text: str = ""
     _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     _tickets: list[Ticket] = field(default_factory=list)
@@ -180,6 +181,7 @@ class Controller:
         before = self.state
         self.state, effects = step(before, event)
         self._log.info("step", took=type(event).__name__, phase=phase(self.state), up=_labels(self.state.up))
+        self._note_change(before)
         if self.state.doing != before.doing:
             self.since, self.text = time.monotonic(), ""
         self._set_gate()
@@ -194,6 +196,15 @@ class Controller:
             self._tell_progress()
         if phase(self.state) in ("serving", "dark"):
             self._settled.set()
+
+    def _note_change(self, before: State) -> None:
+        """What people who read the log want to know: who serves, or why nobody does."""
+        state = self.state
+        if state.serving != before.serving and state.serving:
+            self.serving_since = time.monotonic()
+            self._log.info("an engine serves", pair=state.serving.label)
+        if state.dark != before.dark and state.dark and not state.serving:
+            self._log.warning("nothing serves", why=state.dark, passing=not state.person)
 
     async def _act(self, effect: Effect, tasks: asyncio.TaskGroup) -> None:
         match effect:
