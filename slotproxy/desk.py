@@ -322,7 +322,9 @@ def _plan(verdict: Verdict) -> Json:
         "warnings": list(verdict.warnings),
         "differences": [asdict(one) for one in verdict.differences],
         "would_run": run,
+        "container": verdict.sight.status.value if verdict.sight else None,
         "stage": verdict.stage,
+        "judged": verdict.subject is not None,
         "verified": {"when": served.when, "how": served.how} if served else None,
         "artifact_version": verdict.artifact_version,
     }

@@ -34,10 +34,10 @@ def status(answer: Answer) -> list[str]:
 
 
 def plan(answer: Answer) -> list[str]:
-    lines = [_labelled("plan", f"{answer.get('label')}, {_verified(answer.get('verified'))}")]
+    lines = [_labelled("plan", f"{answer.get('label')}, {_verified(answer)}")]
     if answer.get("differences"):
         lines += _differences(answer["differences"])
-    elif not answer.get("stage"):
+    elif answer.get("would_run") and answer.get("container") not in (None, "absent"):
         lines.append(_labelled("created", "as the pair declares"))
     if answer.get("would_run"):
         lines += _would_run(answer["would_run"])
@@ -214,10 +214,11 @@ def _warnings(answer: Answer) -> list[str]:
     return [_labelled("warning", str(words)) for words in answer.get("warnings") or ()]
 
 
-def _verified(verified: Answer | None) -> str:
-    return (
-        f"verified {verified.get('when')} by {verified.get('how')}" if verified else "not verified: it never ran here"
-    )
+def _verified(answer: Answer) -> str:
+    """Where image or files are refused already, nobody has asked for evidence."""
+    if verified := answer.get("verified"):
+        return f"verified {verified.get('when')} by {verified.get('how')}"
+    return "not verified: it never ran here" if answer.get("judged") else "evidence unknown"
 
 
 def _differences(differences: Sequence[Answer]) -> list[str]:
