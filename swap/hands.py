@@ -340,7 +340,7 @@ class Hands:
     async def _warm(self, effect: Warm) -> Told:
         """Ready: the engine's sign and a completion, with our container running, the same run, before and after."""
         unit, known = effect.unit, self.known[effect.unit]
-        begun = self._started.pop(unit, None) or _now()
+        begun = self._started.pop(unit, _now())
         deadline = _now() + known.engine.start_deadline
         while True:
             sight = await self._sight(unit)

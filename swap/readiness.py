@@ -6,6 +6,7 @@ take the places of others.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 
@@ -15,6 +16,13 @@ from engines.spec import Engine
 
 COMPLETION_LIMIT = 60.0  # seconds for one tiny completion; an engine that needs longer is asked again
 MODELS_LIMIT = 5.0
+MOST = 1024 * 1024  # bytes of an answer; who sends more is no engine, or not well
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ class Readiness:
         if sign is None:
             return True
         answer = await self._ask("GET", engine, sign.path, sign.timeout)
-        return answer is not None and sign.judge(answer.status_code, answer.content)
+        return answer is not None and sign.judge(answer.status, answer.body)
 
     async def completes(self, engine: Engine, tokens: int | None = None) -> Answered | None:
         """A real completion, as the profile's probe asks for it; None: none came."""
@@ -47,31 +55,44 @@ class Readiness:
         wanted = tokens or engine.probe_tokens
         probe = engine.profile.probe(model, wanted)
         answer = await self._ask("POST", engine, probe.path, COMPLETION_LIMIT, probe.body)
-        if answer is None or not probe.judge(answer.status_code, answer.content):
+        if answer is None or not probe.judge(answer.status, answer.body):
             return None
-        return Answered(_tokens(answer.content) or wanted)
+        return Answered(_tokens(answer.body) or wanted)
 
     async def _first_model(self, engine: Engine) -> str:
         answer = await self._ask("GET", engine, "/v1/models", MODELS_LIMIT)
         try:
-            return str(json.loads(answer.content)["data"][0]["id"]) if answer is not None else engine.name
+            return str(json.loads(answer.body)["data"][0]["id"]) if answer is not None else engine.name
         except (ValueError, LookupError, TypeError):
             return engine.name
 
     async def _ask(
         self, method: str, engine: Engine, path: str, limit: float, body: bytes | None = None
-    ) -> httpx.Response | None:
+    ) -> _Answer | None:
+        """The answer; None where none came within `limit` seconds in all, which is an answer here: not ready."""
         headers = {"Connection": "close", "Accept-Encoding": "identity"}
         if engine.api_key:
             headers["Authorization"] = f"Bearer {engine.api_key}"
         if body is not None:
             headers["Content-Type"] = "application/json"
+        request = self._client.build_request(method, engine.url + path, content=body, headers=headers, timeout=limit)
         try:
-            return await self._client.request(
-                method, engine.url + path, content=body, headers=headers, timeout=httpx.Timeout(limit)
-            )
-        except httpx.HTTPError:
-            return None  # no answer is an answer here: not ready
+            async with asyncio.timeout(limit):  # httpx's own is for each piece: a trickle would never end
+                return await self._exchange(request)
+        except (httpx.HTTPError, TimeoutError):
+            return None
+
+    async def _exchange(self, request: httpx.Request) -> _Answer | None:
+        answer = await self._client.send(request, stream=True)
+        try:
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > MOST:
+                    return None
+            return _Answer(answer.status_code, bytes(body))
+        finally:
+            await answer.aclose()
 
 
 def _tokens(body: bytes) -> int | None:

@@ -8,11 +8,9 @@ from dataclasses import replace
 import pytest
 
 from swap.moves import Code
-from swap.ports import Foreign, Sight, Unreachable
+from swap.ports import Foreign, Sight
 from tests.simulated_time import in_simulated_time
-from tests.swap.world import VERIFIED, World, until
-
-GONE = Unreachable("Docker doesn't answer", "start it", passing=True)
+from tests.swap.world import GONE, VERIFIED, World, until
 
 
 def touched(world: World) -> list[str]:

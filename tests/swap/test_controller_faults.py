@@ -10,16 +10,10 @@ import pytest
 from engines.spec import GiB
 from swap.hands import Wish
 from swap.moves import Code
-from swap.ports import CannotStage, CannotStart, CardUnknown, Outcome, Unreachable
+from swap.ports import CannotStage, CannotStart, CardUnknown, Outcome
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour
-from tests.swap.world import World, end_of, until
-
-GONE = Unreachable("Docker doesn't answer", "start it", passing=True)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
+from tests.swap.world import GONE, World, end_of, now, until
 
 
 def strata_needs_less(world: World) -> None:

@@ -13,12 +13,7 @@ from swap.ports import CardUnknown, Sight, Status, Unreachable
 from swap.watch import LOOK_EVERY, PAUSE, TOLD_WITHIN
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour, FakeLedger
-from tests.swap.world import World, end_of, until
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
+from tests.swap.world import World, end_of, now, until
 
 # ------------------------------------------------------------------------------------------------- the holder dies
 

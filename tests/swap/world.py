@@ -20,13 +20,15 @@ from engines.spec import ComposeService, Engine, GiB, Pair
 from engines.strata.profile import PROFILE as STRATA
 from swap.checks import Checker
 from swap.controller import Controller, Ended, Progress, Ticket
-from swap.hands import Hands, Times, Wish
+from swap.hands import Hands, Times, Told, Wish
 from swap.hashing import Hasher
 from swap.journal import FileJournal
-from swap.ports import Evidence, JournalEntry, Memory, Mount, Outcome, Recipe
+from swap.moves import Awaited, Failed, Unit
+from swap.ports import Evidence, JournalEntry, Memory, Mount, Outcome, Recipe, Unreachable
 from swap.readiness import Answered, Readiness
 from tests.swap.fakes import REAL, FakeCard, FakeGate, FakeLedger, FakeRuntime, recipe_for
 
+GONE = Unreachable("Docker doesn't answer", "start it", passing=True)
 PATIENCE = 900.0  # seconds, of simulated time mostly: whatever is waited for comes by then
 VERIFIED = ("strata:current", "ninfer:v2")
 CHANGES = ("stage", "put_back", "stop", "start")
@@ -291,3 +293,28 @@ async def until(truth: Callable[[], object]) -> None:
 
 async def moment() -> None:
     await asyncio.sleep(0.05)
+
+
+def now() -> float:
+    """Seconds, of the loop's own clock."""
+    return asyncio.get_running_loop().time()
+
+
+# ------------------------------------------------------------------------------------------------- one effect alone
+
+
+async def unit(world: World, label: str = "ninfer:v2") -> Unit:
+    """The unit, known as it is after a check that allows it."""
+    await world.verify(label)
+    engine, _, pair = label.partition(":")
+    return await world.hands.expect(await world.checker.judge(engine, pair, trial=False))
+
+
+async def do(world: World, effect: Awaited) -> Told:
+    """Its report."""
+    return await world.hands.carry_out(effect, None)
+
+
+def failed(report: Told) -> Failed:
+    assert isinstance(report, Failed), report
+    return report
