@@ -12,6 +12,8 @@ import pytest
 from swap.dockerd import Docker
 from tests.shim.build import build_shim
 from tests.system.bed import DockerBed
+from tests.system.house import House
+from tests.system.tenants import llama, ninfer
 from tests.system.workshop import Workshop
 
 
@@ -62,3 +64,25 @@ async def workshop(docker_bed: DockerBed, tmp_path: Path) -> AsyncIterator[Works
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the fake NVML library, for LD_LIBRARY_PATH."""
     return build_shim(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="session")
+def one_house(docker_bed: DockerBed, shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """NInfer and llama.cpp's real server, both proven; for tests that leave the configuration as it is.
+
+    NInfer releases its VRAM late, as a driver may: what is started too early finds no room.
+    """
+    folder = tmp_path_factory.mktemp("house")
+    with House(docker_bed, shim, folder) as house:
+        house.take_in(ninfer(docker_bed, folder, linger_s=0.5), llama(docker_bed, folder))
+        house.write()
+        house.serve()
+        house.prove("llama", "ninfer")
+        yield house
+
+
+@pytest.fixture
+def house(one_house: House) -> House:
+    """`one_house`, where NInfer serves now."""
+    one_house.make_serve("ninfer")
+    return one_house

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import httpx
 import yaml
 from docker.errors import NotFound
 
@@ -38,6 +39,7 @@ from tests.system.tenants import MODEL, Tenant
 LIMIT = 40.0  # seconds for what takes one or two; an order is given up before pytest gives the test up
 PAUSE = 0.05
 BIN = Path(sys.executable).parent
+FOREIGN = "trainer"
 OUR_FAULTS = ("Traceback", "a fault of slotproxy's own", "a step broke")
 
 Said = tuple[int, str, str]  # exit code, stdout, stderr
@@ -189,6 +191,25 @@ class House:
     def wait_serving(self, engine: str) -> None:
         self.wait(lambda: self.gate() == ("open", engine), f"{engine} to serve")
 
+    def make_serve(self, engine: str) -> None:
+        """However the test before left the house: nobody else's VRAM, the daemon up, no hold, this engine serving."""
+        for file in (self.card / "foreign").glob("*"):
+            file.unlink()
+        if self._daemon is None:
+            self.serve()
+        self.wait(lambda: self.status()["swap"] is None, "the swap under way to end")
+        if self.status()["hold"]:
+            self.ok("release")
+        if self.gate() != ("open", engine):
+            self.ok("swap", f"to-{engine}")
+
+    def occupy(self, size: int) -> Path:
+        """Somebody in no container takes `size` bytes of the card, until the file that is returned is removed."""
+        (self.card / "foreign").mkdir(exist_ok=True)
+        file = self.card / "foreign" / FOREIGN
+        file.write_text(f"{size} {os.getpid()} {FOREIGN}\n")
+        return file
+
     def gate(self) -> tuple[str, str | None]:
         """`open`, `held`, `closed` or `refusing`; and to which engine it is open."""
         gate = self.status()["gate"]
@@ -220,6 +241,12 @@ class House:
         """The engine's own log of requests (the simulators write one), our probes included."""
         file = self.folder / "log" / f"{engine}.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def get(self, path: str) -> bytes:
+        """What a client gets there at the proxy."""
+        answer = httpx.get(self.url + path, timeout=LIMIT, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        return answer.content
 
     # ------------------------------------------------------------------------------------------ its end
 
