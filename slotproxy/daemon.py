@@ -12,12 +12,11 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvicorn
 
-from engines.spec import Engine
 from slotproxy.app import build_app
 from slotproxy.claims import claim_port, control_socket, listen_at, state_folder
 from slotproxy.config import Settings, check_fits
@@ -29,9 +28,7 @@ from slotproxy.gate import SlotGate
 from slotproxy.outcomes import Outcomes
 from slotproxy.server import config as client_config
 from swap.checks import Checker
-from swap.container import DockerContainer
 from swap.controller import Controller
-from swap.dockerd import Docker
 from swap.hands import BACKOFF, Hands, Times
 from swap.hashing import Hasher
 from swap.journal import FileJournal
@@ -41,6 +38,9 @@ from swap.ports import Card, Fault, Runtime
 from swap.process import ChildProcess
 from swap.readiness import Readiness
 from swap.simulated import SimulatedCard
+
+if TYPE_CHECKING:
+    from swap.dockerd import Docker
 
 LAST_WORDS = 3.0  # seconds, at most, for each thing that is done at the end: cut requests, close connections
 HANGING = 2.0  # seconds that a thread in a call that hangs (NVML, Docker, a disk) may hold up our end
@@ -136,9 +136,7 @@ class _Server(uvicorn.Server):
 
 def build(settings: Settings, stop: asyncio.Event) -> Daemon:
     """Every part, once. The state folder must be ours: what a crash cut off there is set aside now."""
-    contained = any(engine.container for engine in settings.engines.values())
-    docker = Docker(settings.docker) if contained else None
-    runtimes = {name: _runtime(engine, docker, settings) for name, engine in settings.engines.items()}
+    runtimes, docker = _runtimes(settings)
     card = _card(settings)
     ledger = FileLedger(settings.state / "ledger.jsonl")
     gate = SlotGate(max_waiting=settings.limits.max_waiting, max_waiting_bytes=settings.limits.max_waiting_bytes)
@@ -171,11 +169,21 @@ def build(settings: Settings, stop: asyncio.Event) -> Daemon:
     return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, stop)
 
 
-def _runtime(engine: Engine, docker: Docker | None, settings: Settings) -> Runtime:
-    if engine.container is None:
-        return ChildProcess(engine, settings.state)
-    assert docker is not None
-    return DockerContainer(engine, docker, settings.state)
+def _runtimes(settings: Settings) -> tuple[dict[str, Runtime], Docker | None]:
+    runtimes: dict[str, Runtime] = {
+        name: ChildProcess(engine, settings.state)
+        for name, engine in settings.engines.items()
+        if engine.container is None
+    }
+    contained = {name: engine for name, engine in settings.engines.items() if engine.container is not None}
+    if not contained:
+        return runtimes, None
+    from swap.container import DockerContainer  # noqa: PLC0415 - loading the SDK takes as long as all the rest
+    from swap.dockerd import Docker  # noqa: PLC0415
+
+    docker = Docker(settings.docker)
+    made = {name: DockerContainer(engine, docker, settings.state) for name, engine in contained.items()}
+    return {name: (runtimes | made)[name] for name in settings.engines}, docker
 
 
 def _card(settings: Settings) -> Card:

@@ -33,6 +33,7 @@ class Watch:
     state: Callable[[], State]
     tell: Callable[[Event], None]
     _news: asyncio.Queue[RuntimeEvent | None] = field(default_factory=asyncio.Queue)
+    _said: dict[str, str] = field(default_factory=dict)  # what was complained of and still holds
 
     def __post_init__(self) -> None:
         self._log = structlog.get_logger("slotproxy.swap").bind(engine=self.name)
@@ -45,10 +46,11 @@ class Watch:
                 news = await self._next(LOOK_EVERY)
                 try:
                     await self._happened(news)
+                    self._can_again("can't look")
                 except Foreign:
                     pass  # it isn't ours; a check says so to whom it concerns
                 except Fault as fault:
-                    self._log.warning("can't look", fault=str(fault))
+                    self._complain("can't look", fault)
                 except Exception:
                     self._log.exception("watching broke")
 
@@ -59,9 +61,10 @@ class Watch:
                 async with aclosing(self._runtime.events()) as events:
                     self._news.put_nowait(None)  # what happened before we listened
                     async for event in events:
+                        self._can_again("events broke")
                         self._news.put_nowait(event)
             except Fault as fault:
-                self._log.warning("events broke", fault=str(fault))
+                self._complain("events broke", fault)
             except Exception:
                 self._log.exception("listening broke")
             await asyncio.sleep(PAUSE)
@@ -76,6 +79,16 @@ class Watch:
     @property
     def _runtime(self) -> Runtime:
         return self.hands.runtimes[self.name]
+
+    def _complain(self, what: str, fault: Fault) -> None:
+        """Once, however often it is tried: what matters would drown in it."""
+        if self._said.get(what) != str(fault):
+            self._said[what] = str(fault)
+            self._log.warning(what, fault=str(fault))
+
+    def _can_again(self, what: str) -> None:
+        if self._said.pop(what, None) is not None:
+            self._log.info("works again", what=what)
 
     # ------------------------------------------------------------------------------------------ what differs
 
