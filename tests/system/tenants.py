@@ -114,6 +114,7 @@ def _tenant(bed: DockerBed, folder: Path, name: str, *, model: str, profile: str
         "user": f"{os.getuid()}:{os.getgid()}",  # what it writes can be removed by whoever runs the tests
         "volumes": [f"{folder}/models:/models:ro", f"{folder}/card:/card", f"{folder}/log:/log"],
         "restart": "no",
+        "network_mode": "bridge",  # Docker's own: it has subnets for some thirty networks of projects only
     }
     keys = {
         "profile": profile or name,
