@@ -135,7 +135,7 @@ async def _serve(demo: Demo, daemon: Daemon, port: socket.socket) -> int:
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(daemon.serve_clients(port), name="clients")
         if not demo.with_tour:
-            _invite(demo)
+            await _invite(demo, daemon)
             await serving
             return 0
         try:
@@ -148,14 +148,17 @@ async def _serve(demo: Demo, daemon: Daemon, port: socket.socket) -> int:
         return 0 if report.good else 1
 
 
-def _invite(demo: Demo) -> None:
+async def _invite(demo: Demo, daemon: Daemon) -> None:
+    never_ran = (await daemon.desk.checker.judge("ninfer", "v3", trial=False)).verified is None
+    refused = "`swap to-ninfer:v3` will be refused, for that pair never ran here; with --trial it is run."
     commands = _commands(demo)
-    demo.say(
-        f"\nslotproxy serves at {demo.url}: strata has the simulated card. Try, in another terminal:\n\n"
-        + "".join(f"  {command}\n" for command in commands)
-        + "\n`swap to-ninfer:v3` will be refused, for that pair never ran here; with --trial it is run.\n"
-        f"All files are in {demo.folder}. Ctrl-C ends it all and leaves nothing behind."
-    )
+    lines = [
+        f"\nslotproxy serves at {demo.url}: strata has the simulated card. Try, in another terminal:\n",
+        *(f"  {command}" for command in commands),
+        *(["", refused] if never_ran else [""]),
+        f"All files are in {demo.folder}. Ctrl-C ends it all and leaves nothing behind.",
+    ]
+    demo.say("\n".join(lines))
     facts = {"port": demo.port, "url": demo.url, "pid": os.getpid(), "state": str(demo.folder), "commands": commands}
     demo.tell({**facts, "control": str(demo.folder / "control.sock"), "config": str(demo.folder / "slotproxy.yml")})
 

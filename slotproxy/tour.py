@@ -19,7 +19,7 @@ from swap.hands import Wish
 from swap.ports import Fault
 
 CLIENTS = 4
-BETWEEN = 1.5  # seconds of quiet service between two swaps
+BETWEEN = 1.0  # seconds of quiet service between two swaps
 LIMIT = 45.0  # seconds that one request of the tour may take, waiting included; and one swap
 BODY = {"model": "qwen3.8-27b", "stream": True, "max_tokens": 24, "messages": [{"role": "user", "content": "Count."}]}
 

@@ -33,7 +33,9 @@ T = TypeVar("T")
 class Program:
     """One `slotproxy …`; leaving the block kills it, if it still lives. Its output is in files, so it never blocks."""
 
-    def __init__(self, folder: Path, *words: object, name: str = "slotproxy", cwd: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *words: object, name: str = "slotproxy", cwd: Path | None = None, **variables: object
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with self._out.open("w") as out, self._err.open("w") as err:
@@ -43,7 +45,7 @@ class Program:
                 stdout=out,
                 stderr=err,
                 cwd=cwd,
-                env=env() | {"PYTHONASYNCIODEBUG": "1", "PYTHONWARNINGS": "default"},
+                env=env(PYTHONASYNCIODEBUG=1, PYTHONWARNINGS="default", **variables),
             )
         self.pid = self._child.pid
 
@@ -107,15 +109,41 @@ class Program:
 
 
 class Serve(Program):
-    """`slotproxy serve --config FILE`."""
+    """`slotproxy serve --config FILE`; its output goes beside the file, or to `folder`."""
 
-    def __init__(self, config: Path, name: str = "slotproxy") -> None:
-        super().__init__(config.parent, "serve", "--config", config, name=name)
+    def __init__(self, config: Path, name: str = "slotproxy", folder: Path | None = None) -> None:
+        super().__init__(folder or config.parent, "serve", "--config", config, name=name)
         self.control = Path(yaml.safe_load(config.read_text())["control"])
 
     @property
     def url(self) -> str:
         return f"http://{self.event('slotproxy is up')['listen']}"
+
+    def slotctl(self, *words: object) -> subprocess.CompletedProcess[str]:
+        return slotctl(self.control, *words)
+
+    def status(self) -> Json:
+        return status(self.control)
+
+
+class Demo(Program):
+    """`slotproxy demo --json --state DIR`."""
+
+    def __init__(self, state: Path, *words: object, name: str = "demo", cwd: Path | None = None) -> None:
+        given = state.relative_to(cwd) if cwd else state
+        super().__init__(state.parent, "demo", "--json", "--state", given, *words, name=name, cwd=cwd)
+        self.folder = state
+        self.control = state / "control.sock"
+
+    @property
+    def ready(self) -> Json:
+        """What it says when it serves, waited for."""
+        return self.until(lambda: self.facts)[0]
+
+    @property
+    def facts(self) -> list[Json]:
+        """What it has said on stdout."""
+        return [json.loads(line) for line in self.out.splitlines(keepends=True) if line[-1] == "\n"]
 
     def slotctl(self, *words: object) -> subprocess.CompletedProcess[str]:
         return slotctl(self.control, *words)
@@ -131,10 +159,11 @@ def slotctl(control: Path, *words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def env() -> dict[str, str]:
+def env(**more: object) -> dict[str, str]:
     """Nobody's Docker, nobody's daemon, and bytecode that the next process finds."""
     apart = ("DOCKER", "SLOTPROXY", "PYTHONDONTWRITEBYTECODE")
-    return {name: value for name, value in os.environ.items() if not name.startswith(apart)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(apart)}
+    return kept | {name: str(value) for name, value in more.items()}
 
 
 def status(control: Path) -> Json:
