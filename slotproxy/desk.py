@@ -66,7 +66,7 @@ class Desk:
             "pair": state.holder.label if state.holder else None,
             "serving": serving is not None,
             "verified": None if known is None or known.subject is None else known.verified is not None,
-            "since": self._ago(),
+            "since": self._since(),
             "gate": {
                 **{name: getattr(view, name) for name in ("state", "engine", "reason", "waiting", "waiting_bytes")},
                 **{name: getattr(view, name) for name in ("in_flight", "settling", "longest_wait")},
@@ -80,9 +80,11 @@ class Desk:
             "warnings": self.ledger.problems(),
         }
 
-    def _ago(self) -> str:
-        began = time.time() - (time.monotonic() - self.controller.since)
-        return datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
+    def _since(self) -> str:
+        """When what serves began to; when nothing does, when this phase began."""
+        controller = self.controller
+        began = controller.serving_since if controller.state.serving else controller.since
+        return datetime.fromtimestamp(time.time() - (time.monotonic() - began), UTC).isoformat(timespec="seconds")
 
     def _swap(self) -> Json | None:
         state = self.controller.state
@@ -90,7 +92,13 @@ class Desk:
             return None
         target = f"{state.order.engine}:{state.order.pair}"
         elapsed = time.monotonic() - self.controller.since
-        return {"target": target, "phase": phase(state), "elapsed": elapsed, "trial": state.order.trial}
+        return {
+            "target": target,
+            "phase": phase(state),
+            "elapsed": elapsed,
+            "trial": state.order.trial,
+            "failure": state.failure,
+        }
 
     def _dark(self) -> Json | None:
         state = self.controller.state
@@ -283,21 +291,21 @@ class Desk:
     async def hold(self, seconds: float | None) -> AsyncGenerator[Json, None]:
         """Set the hold; done when nothing is in flight any more, as PgBouncer's PAUSE is."""
         self.gate.hold(seconds)
-        began = time.monotonic()
+        began, said = time.monotonic(), ""
         until = "until `slotctl release`" if seconds is None else f"for {seconds:g} s"
-        while not await self.gate.drained(TICK):
-            elapsed = time.monotonic() - began
-            yield {"phase": "draining", "text": f"{self.gate.view().in_flight} in flight", "elapsed": elapsed}
-            if self.gate.view().held_for is None:
-                text = "the hold ended before all requests in flight had"
-                yield {"done": True, "code": 4, "text": text, "elapsed": elapsed}
-                return
+        code, text = 0, f"requests are held {until}; none is in flight"
+        while not await self.gate.drained(TICK if said else 0.0):
+            elapsed, view = time.monotonic() - began, self.gate.view()
+            if view.held_for is None:
+                code, text = 4, "the hold ended before all requests in flight had"
+                break
             if elapsed > HOLD_LIMIT:
-                text = f"requests are held {until}, but some are still in flight"
-                yield {"done": True, "code": 4, "text": text, "elapsed": elapsed}
-                return
-        text = f"requests are held {until}; none is in flight"
-        yield {"done": True, "code": 0, "text": text, "elapsed": time.monotonic() - began}
+                code, text = 4, f"requests are held {until}, but {view.in_flight} are still in flight"
+                break
+            news = f"{view.in_flight} in flight"
+            yield {"phase": "draining", "text": news, "elapsed": elapsed} if news != said else {"tick": True}
+            said = news
+        yield {"done": True, "code": code, "text": text, "elapsed": time.monotonic() - began}
 
     def release(self) -> Json:
         text = "released" if self.gate.release() else "no hold was set"

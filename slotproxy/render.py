@@ -177,7 +177,8 @@ def _swap(swap: Answer | None) -> list[str]:
         return []
     trial = ", a trial" if swap.get("trial") else ""
     since = format_duration(swap.get("elapsed") or 0)
-    return [_labelled("swap", f"to {swap.get('target')}{trial}: {swap.get('phase')}, {since}")]
+    failed = f"failed ({swap['failure']}); what served is put back: " if swap.get("failure") else ""
+    return [_labelled("swap", f"to {swap.get('target')}{trial}: {failed}{swap.get('phase')}, {since}")]
 
 
 def _dark(dark: Answer | None) -> list[str]:

@@ -1,0 +1,69 @@
+"""The operator's desk over the world in memory: gate, controller, checker and ledger are real, what they move isn't."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from slotproxy.config import CardSettings, Settings, SlotSettings
+from slotproxy.desk import Desk, Json
+from slotproxy.gate import Place, SlotGate
+from swap.controller import Controller
+from swap.ledger import FileLedger
+from tests.swap.fakes import FakeLedger
+from tests.swap.world import World, until
+
+SLOT = SlotSettings("someone")
+
+
+class Office(World):
+    """`desk` is what is asked, `slots` the gate that requests wait at."""
+
+    def rebuild(self) -> None:
+        (self.folder / "state").mkdir(exist_ok=True)
+        evidence = FileLedger(self.folder / "state" / "ledger.jsonl")
+        self.slots = SlotGate(max_waiting=100, max_waiting_bytes=1000)
+        self.gate, self.ledger = self.slots, evidence  # type: ignore[assignment]  # here they are the real ones
+        super().rebuild()
+        self.hands.in_flight = lambda: self.slots.view().in_flight
+        settings = Settings(
+            path=self.folder / "slotproxy.yml",
+            host="127.0.0.1",
+            port=0,
+            control=self.folder / "control.sock",
+            state=self.folder / "state",
+            card=CardSettings(gpu="0"),
+            engines=self.engines,
+            default=self.default,
+            models={},
+            slots={SLOT.name: SLOT},
+        )
+        self.desk = Desk(settings, self.controller, self.checker, evidence, self.card, self.slots, self.readiness)
+
+    async def verify(self, *labels: str) -> None:
+        """The real ledger touches the disk."""
+        remembered = FakeLedger()
+        real, self.ledger = self.ledger, remembered
+        await super().verify(*labels)
+        self.ledger = real
+        for evidence in remembered.evidence():
+            await asyncio.to_thread(real.record, evidence)
+
+    @asynccontextmanager
+    async def serving(self, label: str = "strata:current", **more: tuple[str, ...]) -> AsyncIterator[Controller]:
+        engine, _, pair = label.partition(":")
+        self.runtimes[engine].run(self.runtimes[engine].recipes[pair])
+        async with self.running(**more) as controller:
+            await until(lambda: self.slots.view().engine == engine)
+            yield controller
+
+    async def request(self) -> Place:
+        """A client's request, let in."""
+        place = await self.slots.enter(SLOT, size=10)
+        assert isinstance(place, Place), place
+        return place
+
+    async def swapped(self, engine: str, pair: str | None = None, *, trial: bool = False) -> list[Json]:
+        """All that a swap tells, ticks left out."""
+        return [item async for item in self.desk.swap(engine, pair, trial=trial) if "tick" not in item]

@@ -1,0 +1,307 @@
+"""The operator's desk: what it says is what is true, in each phase; what it is asked for happens, or is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from engines.ninfer.sample import write_artifact
+from slotproxy.desk import Refusal
+from swap.ports import CardUnknown, Outcome, Unreachable
+from swap.state import phase
+from tests.slotproxy.office import Office
+from tests.swap.world import FILES, moment, until
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    with capture_logs():
+        office = Office(tmp_path)
+        yield office
+    office.close()
+
+
+# ------------------------------------------------------------------------------------------------- status
+
+
+async def test_status_is_true_in_each_phase_of_a_swap(office: Office) -> None:
+    phases: list[tuple[object, ...]] = []
+
+    async def look(expected: str) -> None:
+        await until(lambda: phase(office.controller.state) == expected)
+        now = await office.desk.status()
+        assert now["swap"]["target"] == "ninfer:v2"
+        assert now["swap"]["phase"] == now["state"] == expected
+        phases.append((expected, now["pair"], now["serving"], now["gate"]["state"]))
+
+    async with office.serving(), asyncio.TaskGroup() as tasks:
+        place = await office.request()
+        for call in ("stop", "start"):
+            office.strata.hang(call)
+            office.ninfer.hang(call)
+        office.readiness.never.add("ninfer:local")
+        office.ninfer.hang("declared")
+        swap = tasks.create_task(office.swapped("ninfer"))
+        await look("checking")
+        office.ninfer.let_go("declared")
+        await look("draining")
+        place.leave()
+        await look("stopping")
+        office.strata.let_go("stop")
+        await look("starting")
+        office.ninfer.let_go("start")
+        await look("warming")
+        office.readiness.never.clear()
+        told = await swap
+        after = await office.desk.status()
+    assert phases == [
+        ("checking", "strata:current", True, "open"),
+        ("draining", "strata:current", True, "closed"),
+        ("stopping", "strata:current", False, "closed"),
+        ("starting", None, False, "closed"),
+        ("warming", "ninfer:v2", False, "closed"),
+    ]
+    assert (after["state"], after["pair"], after["serving"], after["swap"]) == ("serving", "ninfer:v2", True, None)
+    assert (after["verified"], after["dark"], after["gate"]["engine"]) == (True, None, "ninfer")
+    assert told[-1] | {"elapsed": 0} == {
+        "done": True,
+        "code": 0,
+        "text": "ninfer:v2 serves",
+        "serving": "ninfer:v2",
+        "elapsed": 0,
+    }
+
+
+async def test_a_swap_that_failed_is_told_as_such_while_the_old_engine_comes_back(office: Office) -> None:
+    async with office.serving(), asyncio.TaskGroup() as tasks:
+        office.ninfer.exits_on_start = 1
+        office.strata.hang("start")
+        swap = tasks.create_task(office.swapped("ninfer"))
+        await until(lambda: office.controller.state.failure and phase(office.controller.state) == "starting")
+        now = await office.desk.status()
+        assert now["swap"]["failure"].startswith("ninfer:v2 exited with code 1")
+        assert (now["serving"], now["dark"]) == (False, None)
+        office.strata.let_go("start")
+        assert (await swap)[-1]["code"] == 4
+
+
+async def test_who_serves_does_so_since_it_became_ready_whatever_is_asked_meanwhile(office: Office) -> None:
+    async with office.serving():
+        before = office.controller.serving_since
+        await office.swapped("ninfer", "v3")  # refused, after a check
+        assert office.controller.serving_since == before
+        assert (await office.desk.status())["since"] == office.desk._since()
+
+
+async def test_a_passing_darkness_says_why_and_when_it_is_tried_again(office: Office) -> None:
+    office.strata.fail("look", Unreachable("Docker is gone", "start it"), times=1000)
+    async with office.running():
+        dark = (await office.desk.status())["dark"]
+        assert dark["passing"] is True
+        assert dark["reason"] == "Docker is gone; start it"
+        assert 0 < dark["retry_in"] <= 5
+        assert (await office.desk.status())["engines"]["strata"]["error"] == "Docker is gone; start it"
+
+
+async def test_a_darkness_that_needs_a_person_says_so(office: Office) -> None:
+    async with office.running(verified=()):
+        now = await office.desk.status()
+        assert now["dark"]["passing"] is False
+        assert now["dark"]["retry_in"] is None
+        assert "strata:current never ran on this card" in now["dark"]["reason"]
+        assert (now["state"], now["holder"], now["gate"]["state"]) == ("dark", None, "refusing")
+
+
+async def test_a_card_that_cannot_be_read_spoils_nothing_else(office: Office) -> None:
+    async with office.serving():
+        office.card.unknown = CardUnknown("driver and library differ (18)", "reboot")
+        now = await office.desk.status()
+        assert now["card"] == {"error": "driver and library differ (18); reboot"}
+        assert now["serving"] is True
+        assert await office.desk.gpu() == {"error": "driver and library differ (18)", "mend": "reboot"}
+
+
+# ------------------------------------------------------------------------------------------------- pairs
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda desk: desk.plan("gpt", None, trial=False), "the engines are strata, ninfer"),
+        (lambda desk: desk.plan("ninfer", "v4", trial=False), "its pairs are v2, v3"),
+        (lambda desk: desk.stage("ninfer", "v4"), "its pairs are v2, v3"),
+        (lambda desk: desk.adopt("gpt"), "the engines are strata, ninfer"),
+        (lambda desk: anext(desk.swap("ninfer", "v4")), "its pairs are v2, v3"),
+    ],
+)
+async def test_an_unknown_name_is_bad_usage_and_the_known_ones_are_named(
+    ask: Callable[[Any], Any], said: str, office: Office
+) -> None:
+    async with office.serving():
+        with pytest.raises(Refusal) as refusal:
+            await ask(office.desk)
+    assert (refusal.value.code, refusal.value.mend) == (2, said)
+
+
+async def test_pairs_tells_what_is_verified_what_failed_and_what_never_ran(office: Office) -> None:
+    async with office.serving(verified=("strata:current",)):
+        office.ninfer.exits_on_start = 1
+        assert (await office.swapped("ninfer", "v2", trial=True))[-1]["code"] == 4
+        pairs = {one["label"]: one for one in (await office.desk.pairs())["pairs"]}
+    assert {label: one["state"] for label, one in pairs.items()} == {
+        "strata:current": "verified",
+        "ninfer:v2": "failed",
+        "ninfer:v3": "declared",
+    }
+    assert "exited with code 1" in pairs["ninfer:v2"]["last_failure"]["reason"]
+    assert [label for label, one in pairs.items() if one["deployed"]] == ["strata:current", "ninfer:v2"]
+
+
+async def test_two_who_ask_for_the_pairs_at_once_share_one_reading_of_the_files(office: Office) -> None:
+    async with office.serving():
+        sizes = 0
+        for name in (*FILES.values(), "strata.gguf"):
+            path = office.folder / "models" / name
+            path.touch()
+            sizes += path.stat().st_size
+        await asyncio.sleep(0.2)  # a file written just now is read again: its times can't tell two writes apart
+        before = office.checker._hasher.bytes_read
+        await asyncio.gather(office.desk.pairs(), office.desk.pairs(), office.desk.plan("ninfer", "v2", trial=False))
+        assert office.checker._hasher.bytes_read - before == sizes
+
+
+async def test_what_serves_unverified_is_adopted_with_a_proof_of_its_own(office: Office) -> None:
+    async with office.serving(verified=()):
+        while (now := await office.desk.status())["verified"] is None:  # it is found out while it serves
+            await moment()
+        assert now["verified"] is False
+        for engine in ("ninfer", "strata"):
+            office.readiness.never = {"strata:1"} if engine == "strata" else set()
+            with pytest.raises(Refusal) as refusal:
+                await office.desk.adopt(engine)
+            assert refusal.value.code == 3
+        assert office.evidence_of("strata:current") == []
+        office.readiness.never = set()
+        assert (await office.desk.adopt("strata"))["code"] == 0
+        assert office.evidence_of("strata:current") == [Outcome.SERVED]
+        assert (await office.desk.status())["verified"] is True
+        assert (await office.desk.plan("strata", None, trial=False))["allowed"] is True
+
+
+# ------------------------------------------------------------------------------------------------- plan and stage
+
+
+async def test_a_plan_tells_what_would_run_and_changes_nothing(office: Office) -> None:
+    async with office.serving():
+        plan = await office.desk.plan("ninfer", "v3", trial=False)
+        trial = await office.desk.plan("ninfer", "v3", trial=True)
+    assert (plan["allowed"], trial["allowed"]) == (False, True)
+    assert [one["what"] for one in plan["refusals"]] == ["ninfer:v3 never ran on this card"]
+    assert plan["stage"] is True
+    assert {one["field"] for one in plan["differences"]} == {"image", "command"}
+    assert plan["would_run"]["image"] == "ninfer:v3"
+    assert plan["would_run"]["artifacts"][0]["path"].endswith(FILES["v3"])
+    assert "ninfer stage" not in " ".join(office.happened)
+
+
+async def test_staging_makes_the_stopped_container_and_says_in_what_it_differed(office: Office) -> None:
+    async with office.serving():
+        made = await office.desk.stage("ninfer", "v3")
+        assert made["text"] == "ninfer:v3 is staged"
+        assert {one["field"] for one in made["differences"]} == {"image", "command"}
+        assert office.ninfer.sight.id == made["id"]
+        assert office.card.allocations.keys() == {"strata"}
+        again = await office.desk.stage("ninfer", "v3")
+        assert (again["text"], again["id"]) == ("ninfer:v3 is staged already", made["id"])
+
+
+async def test_what_can_never_run_is_not_staged(office: Office) -> None:
+    await asyncio.to_thread(write_artifact, office.folder / "models" / FILES["v2"], 3)  # the artifact trap
+    object.__setattr__(office.engines["ninfer"].pairs["v2"], "reads", 2)
+    async with office.serving(verified=("strata:current",)):
+        before = office.ninfer.sight
+        with pytest.raises(Refusal, match="reads artifacts of version 2") as refusal:
+            await office.desk.stage("ninfer", "v2")
+        assert refusal.value.code == 3
+        assert office.ninfer.sight is before
+
+
+async def test_what_runs_is_not_staged(office: Office) -> None:
+    async with office.serving():
+        office.strata.recipes["current"] = office.ninfer.recipes["v2"]
+        with pytest.raises(Refusal) as refusal:
+            await office.desk.stage("strata", None)
+        assert refusal.value.code == 3
+
+
+# ------------------------------------------------------------------------------------------------- swap and abort
+
+
+async def test_a_swap_tells_its_phases_and_goes_on_when_nobody_listens(office: Office) -> None:
+    async with office.serving():
+        told = await office.swapped("ninfer")
+        phases = list(dict.fromkeys(item["phase"] for item in told[:-1]))
+        assert phases == ["checking", "staging", "draining", "stopping", "freeing", "starting", "warming"]
+        async with aclosing(office.desk.swap("strata", None)) as items:
+            await anext(items)
+        await until(lambda: office.slots.view().engine == "strata")
+
+
+async def test_who_waits_for_a_swap_hears_of_it_every_second(office: Office) -> None:
+    async with office.serving():
+        place = await office.request()
+        async with aclosing(office.desk.swap("ninfer", None)) as items:
+            told = [await anext(items) for _ in range(6)]
+            assert {"tick": True} in told
+            assert office.desk.abort()["code"] == 0
+            *_, ended = [item async for item in items]
+        assert ended["code"] == 4
+        assert "given up by the operator" in ended["text"]
+        place.leave()
+
+
+async def test_nothing_to_give_up_is_refused(office: Office) -> None:
+    async with office.serving():
+        with pytest.raises(Refusal, match="no swap is under way") as refusal:
+            office.desk.abort()
+        assert refusal.value.code == 3
+
+
+# ------------------------------------------------------------------------------------------------- hold
+
+
+async def test_a_hold_returns_when_nothing_is_in_flight_and_lasts_until_it_is_released(office: Office) -> None:
+    async with office.serving():
+        assert [item["code"] async for item in office.desk.hold(None)] == [0]
+        place = office.request()
+        waiting = asyncio.ensure_future(place)  # noqa: TID251 - a client
+        await until(lambda: office.slots.view().waiting == 1)
+        assert (await office.desk.status())["hold"] == {"left": None}
+        assert office.desk.release()["text"] == "released"
+        (await waiting).leave()
+        assert office.desk.release()["text"] == "no hold was set"
+
+
+async def test_a_hold_waits_for_requests_in_flight_with_a_sign_of_life(office: Office) -> None:
+    async with office.serving():
+        place = await office.request()
+        async with aclosing(office.desk.hold(None)) as items:
+            assert (await anext(items))["text"] == "1 in flight"
+            assert await anext(items) == {"tick": True}
+            place.leave()
+            *_, ended = [item async for item in items]
+        assert (ended["code"], ended["text"]) == (0, "requests are held until `slotctl release`; none is in flight")
+
+
+async def test_a_hold_that_ends_too_early_is_no_success(office: Office) -> None:
+    async with office.serving():
+        place = await office.request()
+        *_, ended = [item async for item in office.desk.hold(0.3)]
+        assert (ended["code"], ended["text"]) == (4, "the hold ended before all requests in flight had")
+        place.leave()
