@@ -19,9 +19,22 @@ import httpx
 import pytest
 import yaml
 
+from slotproxy import claims
 from slotproxy.__main__ import main
 from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at
-from tests.slotproxy.programs import BIN, LIMIT, Serve, chat, ended_engines, engines, env, quick_house, until
+from tests.slotproxy.programs import (
+    LIMIT,
+    Serve,
+    accepts,
+    chat,
+    ended_engines,
+    engines,
+    env,
+    free_port,
+    quick_house,
+    status,
+    until,
+)
 
 
 @pytest.fixture
@@ -126,9 +139,19 @@ def test_what_a_killed_daemon_left_is_taken_over(house: Path) -> None:
         assert second.end(signal.SIGINT) == 0
 
 
-def test_of_many_that_take_over_a_dead_socket_at_once_exactly_one_gets_it(tmp_path: Path) -> None:
+def test_of_many_that_take_over_a_dead_socket_at_once_exactly_one_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "control.sock"
     over = threading.Event()
+    alive = claims._alive
+
+    def found_out_slowly(path: Path) -> bool:
+        found = alive(path)
+        time.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(claims, "_alive", found_out_slowly)
 
     def live(_: int) -> str:
         try:
@@ -138,7 +161,7 @@ def test_of_many_that_take_over_a_dead_socket_at_once_exactly_one_gets_it(tmp_pa
         except CannotServe as refusal:
             return str(refusal)
 
-    for _ in range(10):
+    for _ in range(3):
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(path))
         with ThreadPoolExecutor(8) as pool:
@@ -278,20 +301,31 @@ def _whole_stream(url: str) -> str:
     return text
 
 
-def test_a_call_that_hangs_holds_nothing_up(house: Path) -> None:
+HANGS = """
+import sys, time
+from slotproxy.__main__ import main
+from swap.journal import FileJournal
+
+FileJournal.read = lambda journal: time.sleep(100)
+sys.exit(main(["serve", "--config", sys.argv[1]]))
+"""
+
+
+def test_a_disk_and_a_card_that_hang_hold_nothing_up(house: Path) -> None:
     slow = house.parent / "card" / "delays"
     slow.mkdir(parents=True)
     (slow / "memory").write_text("100\n")
-    with Serve(house) as serve:
-        serve.event("slotproxy is up")
-        serve.until(lambda: httpx.get(f"{serve.url}/health", timeout=LIMIT).status_code == 200)
-        asking = subprocess.Popen([BIN / "slotctl", "--control", serve.control, "gpu"])
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-c", HANGS, str(changed(house, "hanging", listen=address))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=env()) as serve:
         try:
-            time.sleep(1)
-            assert serve.end(signal.SIGTERM, within=20) == 0
+            until(lambda: accepts(int(address.partition(":")[2])))
+            assert httpx.get(f"http://{address}/health", timeout=LIMIT).status_code == 200
+            assert status(house.parent / "control.sock")["state"] == "looking"
+            serve.send_signal(signal.SIGTERM)
+            assert serve.wait(20) == 0
         finally:
-            asking.kill()
-            asking.wait()
+            serve.kill()
 
 
 BREAKS = """
