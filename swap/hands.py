@@ -160,13 +160,24 @@ class Hands:
     async def meet(self, engine: str, sight: Sight) -> Unit:
         """The unit that a container is; it is known from now on. Raises Fault when that can't be told."""
         assert sight.recipe is not None
+        if (unit := await self._known_as(engine, sight)) is not None:
+            return unit
         chosen = self.engines[engine]
         name = await self.checker.pair_of(chosen, sight.recipe)
         pair = chosen.pairs[name] if name is not None else None
         unit = await unit_of(chosen, pair, sight.recipe)
-        known = self.known.setdefault(unit, Known(chosen, pair, sight.recipe))
-        known.saw(sight)
+        self.known.setdefault(unit, Known(chosen, pair, sight.recipe)).saw(sight)
         return unit
+
+    async def _known_as(self, engine: str, sight: Sight) -> Unit | None:
+        """Who a container is doesn't change with what is declared; it does when its files have."""
+        for unit, known in tuple(self.known.items()):
+            if unit.engine != engine or known.id != sight.id or sight.recipe is None:
+                continue
+            if known.same_run(sight) or await unit_of(known.engine, known.pair, sight.recipe) == unit:
+                known.saw(sight)
+                return unit
+        return None
 
     async def _look(self, effect: Look) -> Told:
         up: dict[str, Unit] = {}

@@ -102,8 +102,14 @@ def is_current(state: State, n: int) -> bool:
 
 
 def learnt_up(state: State, unit: Unit) -> State:
-    """Whoever says it and however late: it is up, so what was freed isn't any more. An engine has one container."""
+    """Whoever says it and however late: it is up, so what was freed isn't any more.
+
+    An engine has one container: what else of it was up, and may have served, isn't there any more.
+    """
     others = frozenset(other for other in state.up if other.engine != unit.engine)
+    serving = state.serving
+    if serving is not None and serving.engine == unit.engine and serving != unit:
+        state = replace(state, serving=None, last=serving, dark=f"{serving.label} was replaced by {unit.label}")
     return replace(state, up=others | {unit}, freed=None)
 
 

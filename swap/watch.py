@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from swap.hands import POLL, Hands
-from swap.moves import Died, Event, PutBack, Stage, Start, Stop, Unit, Up, Warm
+from swap.moves import Died, Event, Glance, PutBack, Stage, Start, Stop, Unit, Up, Warm
 from swap.ports import Change, Fault, Foreign, Ledger, Runtime, RuntimeEvent, Sight
 from swap.state import State
 
@@ -146,7 +146,7 @@ class Watch:
     def _busy(self) -> bool:
         """Our own hands are on it."""
         doing = self.state().doing
-        return isinstance(doing, Start | Stop | Stage | PutBack | Warm) and doing.unit.engine == self.name
+        return isinstance(doing, Start | Stop | Glance | Stage | PutBack | Warm) and doing.unit.engine == self.name
 
 
 def _how(sight: Sight) -> str:

@@ -11,7 +11,7 @@ from engines.spec import GiB
 from swap.controller import Progress
 from swap.hands import Wish
 from swap.journal import FileJournal
-from swap.moves import Code
+from swap.moves import Code, Rest
 from swap.ports import Fault, JournalEntry, Outcome, Status
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour
@@ -193,7 +193,7 @@ async def test_what_is_about_to_be_started_again_cant_be_staged_by_hand_and_anot
     async with world.serving() as controller:
         world.strata.behaviours["strata:1"] = Behaviour(exits=1)
         world.strata.exit(1)
-        await until(lambda: controller.state.attempt == 5)
+        await until(lambda: controller.state.doing == Rest(controller.state.number, 5))
         with pytest.raises(Fault, match="strata:current is being started"):
             await controller.stage("strata", world.engines["strata"].deployed_pair)
         async with asyncio.timeout(1):  # not after the back-off

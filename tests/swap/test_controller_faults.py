@@ -88,6 +88,19 @@ async def test_requests_that_dont_end_though_they_are_cut_keep_the_old_engine(
     assert world.happened == ["gate closed", "gate open strata"]
 
 
+@in_simulated_time
+async def test_an_old_engine_that_dies_while_it_is_drained_needs_no_stop(world: World) -> None:
+    async with world.serving():
+        world.gate.in_flight = 1
+        ticket = world.order("ninfer")
+        await until(lambda: world.gate.state == "closed")
+        world.strata.exit(1)
+        await asyncio.sleep(1)
+        world.gate.in_flight = 0
+        assert (await end_of(ticket)).code == Code.SERVES
+    assert world.happened == ["gate closed", "ninfer start [start]", "gate open ninfer"]
+
+
 # ------------------------------------------------------------------------------------------------- the stop
 
 

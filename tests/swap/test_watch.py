@@ -82,6 +82,15 @@ async def test_the_holder_that_was_started_anew_by_somebody_else_is_probed_befor
     assert world.happened == ["gate closed", "gate open strata"]
 
 
+@in_simulated_time
+async def test_a_holder_that_was_restarted_by_hand_and_is_ready_serves_at_once(world: World) -> None:
+    async with world.serving():
+        world.strata.exit(0)
+        world.strata.start_by_hand()
+        async with asyncio.timeout(1):  # no back-off: nothing has failed
+            await until(lambda: world.gate.story.count("open strata") == 2)
+
+
 # ------------------------------------------------------------------------------------------------- stopped by hand
 
 
@@ -196,6 +205,32 @@ async def test_an_unverified_engine_that_comes_up_alone_in_the_dark_is_refused_a
         assert (await world.swap("strata")).code == Code.SERVES  # it is remembered as being in the way
         assert world.up == {"strata"}
     assert world.happened.index("ninfer stop [stop]") < world.happened.index("strata start [start]")
+
+
+@in_simulated_time
+async def test_what_came_up_is_recognised_though_its_compose_file_cant_be_read_any_more(world: World) -> None:
+    async with world.serving() as controller:
+        unit = controller.state.serving
+        world.strata.recipes.clear()
+        world.strata.stop_by_hand()
+        await until(lambda: world.gate.state.startswith("refusing"))
+        world.strata.start_by_hand()
+        await until(lambda: world.gate.state == "open strata")
+        assert controller.state.serving == unit
+
+
+@in_simulated_time
+async def test_a_container_remade_by_hand_under_the_holders_name_is_another_unit(world: World) -> None:
+    async with world.serving("ninfer:v2", verified=("ninfer:v2", "ninfer:v3")) as controller:
+        world.ninfer.exit(0)
+        world.ninfer.create(world.ninfer.recipes["v3"])
+        world.ninfer.start_by_hand()
+        await asyncio.sleep(30)
+        assert world.up == {"ninfer"}
+        serving = controller.state.serving
+        assert serving is not None
+        assert serving.label == "ninfer:v3"
+        assert world.gate.state == "open ninfer"
 
 
 # ------------------------------------------------------------------------------------------------- lost news

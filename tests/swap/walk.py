@@ -315,7 +315,9 @@ def _check_late(state: State) -> None:
     for report in (Done(-1), Failed(-1, "x"), Seen(-1, up=True), Checked(-1, C), Found(-1, frozenset({C}), C, None)):
         _require(machine.step(state, report)[0] == state, f"a late {type(report).__name__} changed something")
     for unit in EVERYTHING:
-        _require(unit in machine.step(state, Up(-1, unit))[0].up, "a late report that it is up was dropped")
+        after, _ = machine.step(state, Up(-1, unit))
+        _require(unit in after.up, "a late report that it is up was dropped")
+        _require(after.serving is None or after.serving in after.up, "what isn't up serves: its container is another's")
 
 
 def _check_effect(before: State, after: State, world: World, event: Event, effect: Effect) -> None:
