@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,14 +71,14 @@ def pairs(answer: Answer) -> list[str]:
                 pair.get("label"),
                 "deployed" if pair.get("deployed") else "",
                 pair.get("state"),
-                pair.get("when"),
+                moment(pair.get("when")),
                 pair.get("how"),
                 "" if ready is None else format_duration(ready),
                 pair.get("image"),
             ]
         )
     failures = [(pair.get("label"), pair["last_failure"]) for pair in known if pair.get("last_failure")]
-    said = [clean(f"{label} failed {last.get('when')}: {last.get('reason')}") for label, last in failures]
+    said = [clean(f"{label} failed {moment(last.get('when'))}: {last.get('reason')}") for label, last in failures]
     return [*table(rows), *said]
 
 
@@ -121,6 +122,11 @@ def text(value: object) -> str:
     return clean(str(value))
 
 
+def moment(when: object) -> str:
+    """A time of the machines' in people's precision, UTC: `2026-01-02 03:04:05Z`."""
+    return re.sub(r"^(\S{10})T([0-9:]{8})(\.\d+)?(Z|\+00:00)$", r"\1 \2Z", text(when))
+
+
 def clean(words: str) -> str:
     """Engines' and files' words can't move the cursor or break a line."""
     return "".join(character if character.isprintable() else " " for character in words)
@@ -144,7 +150,7 @@ def _serving(answer: Answer) -> str:
     if not answer.get("serving"):
         return f"nothing: {pair} has the card ({answer.get('state')})"
     known = "evidence unknown" if answer.get("verified") is None else _yes(answer["verified"], "verified")
-    since = f", since {answer['since']}" if answer.get("since") else ""
+    since = f", since {moment(answer['since'])}" if answer.get("since") else ""
     return f"{pair} ({known}){since}"
 
 
@@ -205,7 +211,7 @@ def _memory(card: Answer) -> str:
 def _engines(engines: Mapping[str, Answer]) -> list[str]:
     rows: list[list[object]] = [["engine", "status", "pair", "started", "address", "id"]]
     for name, seen in engines.items():
-        values = [seen.get(key) for key in ("status", "pair", "started_at", "url")]
+        values = [seen.get("status"), seen.get("pair"), moment(seen.get("started_at")), seen.get("url")]
         rows.append([name, *map(text, values), text(seen.get("id")).removeprefix("sha256:")[:12]])
     troubles = [_labelled(name, str(seen["error"])) for name, seen in engines.items() if seen.get("error")]
     return [*table(rows), *troubles] if engines else []
@@ -218,7 +224,7 @@ def _warnings(answer: Answer) -> list[str]:
 def _verified(answer: Answer) -> str:
     """Where image or files are refused already, nobody has asked for evidence."""
     if verified := answer.get("verified"):
-        return f"verified {verified.get('when')} by {verified.get('how')}"
+        return f"verified {moment(verified.get('when'))} by {verified.get('how')}"
     return "not verified: it never ran here" if answer.get("judged") else "evidence unknown"
 
 

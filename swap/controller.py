@@ -80,6 +80,13 @@ class Ticket:
     order: Order
     since: float = field(default_factory=time.monotonic)
     news: asyncio.Queue[Progress | Ended] = field(default_factory=asyncio.Queue)
+    told: tuple[str, str] = ("", "")
+
+    def tell(self, progress: Progress) -> None:
+        """What it wasn't told just before."""
+        if self.told != (progress.phase, progress.text):
+            self.told = (progress.phase, progress.text)
+            self.news.put_nowait(progress)
 
     async def follow(self) -> AsyncIterator[Progress | Ended]:
         """Each phase as it passes; the last is `Ended`."""
@@ -345,13 +352,13 @@ class Controller:
             if same and ticket.order.id == order.id:
                 ticket.order = current
                 self.hands.wishes.pop(order.id, None)
-                ticket.news.put_nowait(self._progress(ticket, f"joined the swap to {current.engine}:{current.pair}"))
+                ticket.tell(self._progress(ticket, f"joined the swap to {current.engine}:{current.pair}"))
 
     def _tell_progress(self) -> None:
         current = self.state.order
         for ticket in self._tickets:
             if current is not None and ticket.order.id == current.id:
-                ticket.news.put_nowait(self._progress(ticket, self.text))
+                ticket.tell(self._progress(ticket, self.text))
 
     def _progress(self, ticket: Ticket, text: str) -> Progress:
         word = phase(self.state)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slotproxy import control_client
+from slotproxy import control_client, render
 from slotproxy.cli import main
 from slotproxy.cli_args import EXIT_CODES, build_parser
 from tests.slotproxy.control_double import Daemon, serving, wait_until
@@ -87,10 +87,16 @@ def answers(path: Path) -> bool:
 def test_status_says_who_serves_and_who_waits(daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert slotctl(socket, "status") == 0
     shown = capsys.readouterr().out
-    assert "serving   strata:current (verified), since 2026-01-02T03:04:05Z\n" in shown
+    assert "serving   strata:current (verified), since 2026-01-02 03:04:05Z\n" in shown
     assert "gate      open to strata: 1 in flight, 2 waiting, 2KiB held, longest wait 1.5 s\n" in shown
     assert "card      Card: 1GiB free of 32GiB, 31GiB in use\n" in shown
     assert "warning   the tree has moved\n" in shown
+
+
+def test_times_are_shown_as_people_read_them() -> None:
+    assert render.moment("2026-01-02T03:04:05.678901+00:00") == "2026-01-02 03:04:05Z"
+    assert render.moment("2026-01-02T03:04:05.678901234Z") == "2026-01-02 03:04:05Z"
+    assert render.moment(None) == ""
 
 
 def test_plan_shows_differences_what_would_run_and_the_verdict(
