@@ -22,6 +22,7 @@ CLIENTS = 8
 PROMPT = 2.5  # seconds for what takes one at most
 IN_THE_WAY = 1400 * MiB  # it fits beside an engine, but leaves less than a start asks for
 LASTING = 150  # tokens; at NInfer a third of a second: a swap finds it in the middle of one
+LONG = 2000  # tokens; at NInfer four seconds
 SWAPS = ("llama", "ninfer") * 3
 
 
@@ -66,10 +67,10 @@ def test_one_client_asks_fifty_times_over_five_holds_and_three_swaps_and_sees_no
 
 
 def test_hold_returns_when_nothing_is_in_flight_any_more(house: House) -> None:
-    long = Background(house.url, tokens=600).wait_begun()
+    long = Background(house.url, tokens=LONG).wait_begun()
     house.ok("hold")
     assert long.over
-    assert long.answer().fault(600) == ""
+    assert long.answer().fault(LONG) == ""
 
 
 def test_a_hold_for_some_time_ends_by_itself(house: House) -> None:
