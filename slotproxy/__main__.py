@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slotproxy import __version__, config, daemon
-from slotproxy.claims import CannotServe
-from slotproxy.logs import log_to
+from slotproxy import __version__
+
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: ended as asked. 1: can't start. 2: bad usage or configuration."""
+    """0: ended as asked. 1: can't start, or a part broke. 2: bad usage or configuration."""
     args = parser().parse_args(argv)
     try:
-        if args.command == "demo":
-            from slotproxy import demo  # noqa: PLC0415  (a daemon in service needs nothing of it)
+        return _run(args)
+    except KeyboardInterrupt:  # so early that nothing listened for it, and nothing was begun
+        return INTERRUPTED
 
-            return demo.main(args)
-        return serve(args)
-    except config.ConfigError as error:
+
+def _run(args: argparse.Namespace) -> int:
+    """What it needs is loaded here, so that Ctrl-C meanwhile makes no traceback, and --help is quick."""
+    from slotproxy.claims import CannotServe  # noqa: PLC0415
+    from slotproxy.config_yaml import ConfigError  # noqa: PLC0415
+
+    try:
+        return _demo(args) if args.command == "demo" else _serve(args)
+    except ConfigError as error:
         return _fail(str(error), 2)
     except CannotServe as error:
         return _fail(str(error), 1)
-    except KeyboardInterrupt:  # so early that nothing listened for it, and nothing was begun
-        return 130
 
 
-def serve(args: argparse.Namespace) -> int:
+def _serve(args: argparse.Namespace) -> int:
+    import asyncio  # noqa: PLC0415
+
+    from slotproxy import config, daemon, logs  # noqa: PLC0415
+
     settings = config.load(config.config_path(args.config))
-    log_to(sys.stderr)
+    logs.log_to(sys.stderr)
     return asyncio.run(daemon.serve(settings))
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from slotproxy import demo  # noqa: PLC0415
+
+    return demo.main(args)
 
 
 def _fail(what: str, code: int) -> int:

@@ -38,6 +38,7 @@ from swap.process import ChildProcess
 
 TRIALS = ("ninfer:v2", "strata:current")  # the first evidence; Strata serves in the end
 OTHERWISE = "give another --port"
+ENDS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 5.0  # seconds that an engine has to end by itself when the demo is over
 
 
@@ -78,6 +79,8 @@ def main(args: argparse.Namespace) -> int:
                 log_to(log)
                 code = asyncio.run(_live(demo, settings, port))
                 quarters.over = _end(demo, settings)
+    for number in ENDS:
+        signal.signal(number, signal.SIG_IGN)  # it is over already
     if demo.problem:
         raise CannotServe(demo.problem)
     return code
@@ -224,5 +227,5 @@ def _listen_to_signals(demo: Demo) -> None:
         with contextlib.suppress(RuntimeError):  # no loop runs just now; the next one looks first
             asyncio.get_running_loop().call_soon_threadsafe(demo.stop.set)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDS:
         signal.signal(number, told)
