@@ -105,6 +105,8 @@ def test_without_docker_from_the_start_clients_wait_until_it_is_there(
         assert "can't be reached" in printed
         assert "as the pair declares" not in printed  # nobody has seen it
         assert not waiting.done()
+        lines = [line for line in house.log() if "can't be reached" in str(line)]
+        assert 0 < len(lines) < 10, lines  # said when it begins, not at each try
 
         stand(link, docker_bed)
         assert served_by(waiting.result()) == "strata"
@@ -118,7 +120,7 @@ def test_without_nvml_an_adopted_engine_serves_and_swaps_are_refused_with_what_t
         compose(house, "strata", "up", "--detach")
         before = house.run_of("strata")
         house.serve()
-        house.wait_serving("strata")
+        house.wait(lambda: house.status()["verified"] is False, "it to serve, marked as not verified")
         assert served_by(ask(house)) == "strata"
         code, words = swap(house, "to-ninfer", "--trial")
         assert code == REFUSED, words

@@ -53,10 +53,6 @@ def box(
         house.config |= config
         house.write()
         yield house
-    projects = {yaml.safe_load(compose_file(house, engine).read_text())["name"] for engine in house.tenants}
-    for network in bed.client.networks():  # a daemon has room for thirty
-        if network["Name"].removesuffix("_default") in projects:
-            bed.client.remove_network(network["Id"])
 
 
 @contextmanager
