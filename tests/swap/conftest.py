@@ -14,6 +14,6 @@ from tests.swap.world import World
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
-    with capture_logs():  # printing them takes longer than all the rest
+    with capture_logs() as world.logs:  # printing them takes longer than all the rest
         yield world
     world.close()

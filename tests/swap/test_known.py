@@ -105,6 +105,18 @@ async def test_the_order_of_variables_and_mounts_doesnt_count(engine: Engine, re
     assert await key(engine, turned) == await key(engine, recipe)
 
 
+async def test_each_side_of_a_mount_counts(engine: Engine, recipe: Recipe) -> None:
+    models, cache = recipe.mounts
+    others = [
+        cache,
+        replace(cache, source="other"),
+        replace(cache, target="/other"),
+        replace(cache, read_only=True),
+        replace(cache, kind="tmpfs"),
+    ]
+    assert len({await key(engine, replace(recipe, mounts=(models, other))) for other in others}) == 5
+
+
 async def test_a_file_that_was_touched_or_replaced_makes_another_unit(
     engine: Engine, recipe: Recipe, artifact: Path
 ) -> None:

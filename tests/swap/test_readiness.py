@@ -55,10 +55,12 @@ async def trickle(writer: asyncio.StreamWriter) -> None:
 
 
 async def flood(writer: asyncio.StreamWriter) -> None:
+    """Far more than any engine has to say, and no end."""
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
-    while True:
-        writer.write(b"x" * 65536)
+    for _ in range(64):
+        writer.write(bytes(65536))
         await writer.drain()
+    await asyncio.sleep(SURE)
 
 
 COMPLETION = {
@@ -91,10 +93,10 @@ class Server:
         finally:
             writer.close()
 
-    def engine(self, profile: Profile = LLAMACPP, **more: Any) -> Engine:
-        """An engine at this address, whose sign may take SOON."""
+    def engine(self, profile: Profile = LLAMACPP, patience: float = SOON, **more: Any) -> Engine:
+        """An engine at this address, whose sign may take so long."""
         if profile.sign is not None:
-            profile = replace(profile, sign=replace(profile.sign, timeout=SOON))
+            profile = replace(profile, sign=replace(profile.sign, timeout=patience))
         return Engine(name="engine", profile=profile, url=self.url, vram=0, pairs={}, deployed="", **more)
 
 
@@ -262,7 +264,15 @@ async def test_a_slow_sign_has_its_own_short_time_and_a_slow_completion_a_long_o
         assert await readiness.completes(server.engine()) == Answered(3)
 
 
+async def test_who_says_too_much_isnt_listened_to_till_his_time_is_up(readiness: Readiness) -> None:
+    async with serving(health=flood, chat=flood) as server:
+        patient = replace(LLAMACPP, sign=Sign("/health", lambda *_: True))
+        async with asyncio.timeout(SURE / 2):
+            assert not await readiness.sign(server.engine(patient, patience=SURE))
+            assert await readiness.completes(server.engine(probe_model="m")) is None
+
+
 async def test_the_sign_is_judged_by_its_profile(readiness: Readiness) -> None:
-    odd = replace(LLAMACPP, sign=Sign("/health", lambda status, body: (status, body) == (418, b"ready"), timeout=5.0))
+    odd = replace(LLAMACPP, sign=Sign("/health", lambda status, body: (status, body) == (418, b"ready")))
     async with serving(health=http(418, b"ready")) as server:
         assert await readiness.sign(server.engine(odd))

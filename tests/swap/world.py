@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from engines.ninfer.profile import PROFILE as NINFER
 from engines.ninfer.sample import write_artifact
@@ -40,6 +41,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.story = folder, _Story()
+        self.logs: list[MutableMapping[str, Any]] = []
         self.card, self.gate, self.ledger = _Card(self.story), FakeGate(), FakeLedger()
         self.gate.story = _Told(self.story, "gate ", lambda what: what)
         self.places = {name: _place() for name in ("strata", "ninfer")}
@@ -193,6 +195,11 @@ class World:
             if not line.endswith(looks) and line != gate:
                 happened.append(line)
         return happened
+
+    @property
+    def took(self) -> list[str]:
+        """The names of all events that the machine has taken."""
+        return [entry["took"] for entry in self.logs if entry["event"] == "step"]
 
     @property
     def up(self) -> set[str]:
