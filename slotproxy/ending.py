@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Iterator
 
+import structlog
+
 
 class Stopping(Exception):
     """The daemon ends: nothing is begun any more, and nothing waited for."""
@@ -31,7 +33,16 @@ def at_most(seconds: float) -> Iterator[None]:
 
 def leave_after(seconds: float, code: int) -> threading.Timer:
     """End the process then, unless it has ended by itself or the timer is cancelled."""
-    timer = threading.Timer(seconds, os._exit, [code])
+    timer = threading.Timer(seconds, _leave, [code])
     timer.daemon = True
     timer.start()
     return timer
+
+
+def _leave(code: int) -> None:
+    try:
+        structlog.get_logger("slotproxy").warning(
+            "a call hangs (a disk, Docker, the driver); left without waiting for it"
+        )
+    finally:
+        os._exit(code)
