@@ -33,6 +33,7 @@ from swap.moves import (
     Free,
     Glance,
     Interrupt,
+    Join,
     Order,
     Ordered,
     Overdue,
@@ -195,8 +196,6 @@ class Controller:
         if self.state.serving != before.serving and self.state.serving:
             await self._write_journal("serving")
             tasks.create_task(self._recognize(self.state.serving), name="recognize what serves")
-        if isinstance(event, Ordered):
-            self._join(event.order)
         for effect in effects:
             await self._act(effect, tasks)
         if phase(self.state) != phase(before) or self.state.doing != before.doing:
@@ -217,6 +216,8 @@ class Controller:
         match effect:
             case Answer(order, code, why):
                 self._answer(order, code, why)
+            case Join(order):
+                self._join(order)
             case Record():
                 await self._record(effect)
             case Interrupt(n):
@@ -346,16 +347,14 @@ class Controller:
         self._log.info("order ended", target=f"{order.engine}:{order.pair}", code=int(code), why=why)
 
     def _join(self, order: Order) -> None:
-        """The same target as the order under way: this one ends as that one does."""
+        """Whoever asked for it follows the order that is under way."""
         current = self.state.order
-        if current is None or current.id == order.id:
-            return
-        same = (current.engine, current.pair, current.trial) == (order.engine, order.pair, order.trial)
+        assert current is not None
         for ticket in self._tickets:
-            if same and ticket.order.id == order.id:
+            if ticket.order.id == order.id:
                 ticket.order = current
-                self.hands.wishes.pop(order.id, None)
                 ticket.tell(self._progress(ticket, f"joined the swap to {current.engine}:{current.pair}"))
+        self.hands.wishes.pop(order.id, None)
 
     def _tell_progress(self) -> None:
         current = self.state.order

@@ -50,6 +50,7 @@ from swap.moves import (
     Glance,
     Inspect,
     Interrupt,
+    Join,
     Look,
     Order,
     Ordered,
@@ -247,7 +248,7 @@ def _ordered(state: State, order: Order) -> Step:
     """One order at a time; the same target joins. A wait on the way to something else is cut short."""
     if state.order is not None:
         if (state.order.engine, state.order.pair, state.order.trial) == (order.engine, order.pair, order.trial):
-            return state, ()
+            return state, (Join(order),)
         busy = f"a swap to {state.order.engine}:{state.order.pair} is under way"
         return state, (Answer(order, Code.REFUSED, busy),)
     state = replace(state, order=order, target=None, failure="", given_up=False)

@@ -244,6 +244,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """The order means the same as the one that is under way, and ends as that one does."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """Evidence: the unit serves, or failed to."""
 
@@ -254,4 +261,4 @@ class Record:
 
 
 Awaited = Look | Check | Stage | PutBack | Drain | Stop | Free | Inspect | Start | Warm | Glance | Rest
-Effect = Awaited | Interrupt | Answer | Record
+Effect = Awaited | Interrupt | Answer | Join | Record
