@@ -108,15 +108,21 @@ async def _live(demo: Demo, settings: Settings, port: socket.socket) -> int:
 async def _prepare(demo: Demo, daemon: Daemon) -> None:
     """First evidence by real trials, unless there is some already; then Strata serves. Raises CannotServe, Stopping."""
     await unless(daemon.controller.settled(), stopped(demo.stop))
-    for label in TRIALS:
+    for label, other in (TRIALS, TRIALS[::-1]):
         engine, _, pair = label.partition(":")
         verdict = await unless(daemon.desk.checker.judge(engine, pair, trial=False), stopped(demo.stop))
         if verdict.verified is None:
             demo.say(f"trial of {label} …")
+            if _serving(daemon) == label:  # a killed demo has left it: to serve already is no trial
+                await _swap(demo, daemon, other, trial=True)
             await _swap(demo, daemon, label, trial=True)
-    serving = daemon.controller.state.serving
-    if serving is None or serving.label != TRIALS[-1]:
+    if _serving(daemon) != TRIALS[-1]:
         await _swap(demo, daemon, TRIALS[-1], trial=False)
+
+
+def _serving(daemon: Daemon) -> str:
+    serving = daemon.controller.state.serving
+    return serving.label if serving else ""
 
 
 async def _swap(demo: Demo, daemon: Daemon, label: str, *, trial: bool) -> None:
