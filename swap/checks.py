@@ -40,10 +40,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One reason against it (`what`), and what to do about it (`mend`)."""
+    """One reason against it (`what`), and what to do about it (`mend`). `passing`: time may mend it."""
 
     what: str
     mend: str
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,16 @@ class Verdict:
     def allowed(self) -> bool:
         return not self.refusals
 
+    @property
+    def passing(self) -> bool:
+        """It is refused, and time alone may mend all of it."""
+        return bool(self.refusals) and all(refusal.passing for refusal in self.refusals)
+
+    @property
+    def why(self) -> str:
+        """All refusals in one line, each with its mend."""
+        return "; ".join(f"{one.what} ({one.mend})" if one.mend else one.what for one in self.refusals)
+
 
 @dataclass
 class _Findings:
@@ -75,8 +86,8 @@ class _Findings:
     refusals: list[Refusal] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def refuse(self, what: str, mend: str) -> None:
-        refusal = Refusal(what, mend)
+    def refuse(self, what: str, mend: str, *, passing: bool = False) -> None:
+        refusal = Refusal(what, mend, passing)
         if refusal not in self.refusals:
             self.refusals.append(refusal)
 
@@ -85,7 +96,7 @@ class _Findings:
         try:
             return await answer
         except Fault as fault:
-            self.refuse(fault.what, fault.mend)
+            self.refuse(fault.what, fault.mend, passing=fault.passing)
             return None
 
 
@@ -197,7 +208,7 @@ class Checker:
         contents = await found.ask(_off_loop(lambda: look_at(engine, pair, declared)))
         headers = contents.headers if contents else {}
         for fault in contents.faults if contents else ():
-            found.refuse(fault.what, fault.mend)
+            found.refuse(fault.what, fault.mend, passing=fault.passing)
         reads, how = self._reads(engine, pair, declared, found)
         for path, header in headers.items():
             if reads not in (None, header.version):
@@ -246,7 +257,7 @@ class Checker:
         if subject is None:
             return None
         verified = self._ledger.verified(subject, card)
-        if verified is None and not trial:
+        if verified is None and card is not None and not trial:
             failure = self._ledger.last_failure(subject)
             tried = f" (tried on {failure.when}: {failure.reason or 'failed'})" if failure else ""
             found.refuse(

@@ -7,6 +7,7 @@ under way. Waits that end early when an order is given up are simply cancelled b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -200,11 +201,10 @@ class Hands:
         """None: nobody knows. A journal that can't be read is no reason to leave what runs unserved."""
         try:
             async with asyncio.timeout(READ_LIMIT):
-                last = await asyncio.to_thread(self.journal.read)
+                return last.serving if (last := await asyncio.to_thread(self.journal.read)) else None
         except (Fault, TimeoutError) as error:
             structlog.get_logger("slotproxy.swap").error("journal", fault=str(error) or "its disk doesn't answer")
             return None
-        return last.serving if last else None
 
     async def _to_start(self, served: str | None) -> tuple[Unit | None, str]:
         """Nothing runs: what served last, else the default; only what is verified."""
@@ -214,7 +214,9 @@ class Hands:
             verdict = await self.checker.judge(engine, pair or None, trial=False)
             if verdict.allowed:
                 return await self.expect(verdict), ""
-            why = f"nothing runs; {verdict.label} can't be started: " + "; ".join(r.what for r in verdict.refusals)
+            why = f"nothing runs; {verdict.label} can't be started: {verdict.why}"
+            if verdict.passing:
+                raise Fault(why, passing=True)  # a driver that loads late, say: looked at again, not left to a person
         return None, why
 
     async def _check(self, effect: Check) -> Told:
@@ -223,7 +225,7 @@ class Hands:
         verdict = await self.checker.judge(order.engine, order.pair, trial=order.trial, may_stage=wish.stage)
         wish.verdict = verdict
         if not verdict.allowed:
-            return Failed(effect.n, "; ".join(f"{r.what} ({r.mend})" if r.mend else r.what for r in verdict.refusals))
+            return Failed(effect.n, verdict.why)
         return Checked(effect.n, await self.expect(verdict, stage=wish.stage))
 
     async def expect(self, verdict: Verdict, *, stage: bool = True) -> Unit:
@@ -381,10 +383,9 @@ class Hands:
         return await self.readiness.completes(known.engine)
 
     async def _used(self) -> int | None:
-        try:
+        with contextlib.suppress(Fault):
             return (await self.card.memory()).used
-        except Fault:
-            return None
+        return None
 
 
 def _now() -> float:
@@ -397,4 +398,4 @@ async def _settled(ended: Awaitable[None]) -> None:
 
 
 def _requests(count: int) -> str:
-    return f"{count} request{'' if count == 1 else 's'} in flight"
+    return f"{count} request{'s'[: count != 1]} in flight"

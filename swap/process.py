@@ -1,9 +1,8 @@
 """Runtime on child processes: an engine given by `command:`, without a container.
 
 It runs in a session of its own and outlives the daemon; the next daemon finds it by its record (`swap.record`) and the
-marks in it (`swap.proc`). Its members count as one: a leader that dies may leave others behind that hold the card's
-memory. Then `events()` tells DIED, but `look()` says RUNNING, without a pid and with the leader's exit code where it
-is known, until `stop()` has ended the last of them; `start()` ends them first, as a container's end would have done.
+marks in it (`swap.proc`). Its end is its leader's, as in a container: a leader that dies may leave others behind that
+hold the card's memory (a killed Strata server does), so whoever looks and finds the leader dead ends them at once.
 A member that moves to a session of its own is lost to us.
 """
 
@@ -101,7 +100,7 @@ class ChildProcess:
             raise Unfinished(what, mend, ended=_Ended(partial(self._until_gone, record.run)))
         record = await self._read(self._observe)
         code = record.exit_code if record is not None and record.id == id else None
-        return Exit(code, forced or code == 137)
+        return Exit(code, forced)
 
     async def log_tail(self, id: str) -> str:
         return await self._read(partial(self._records.log_tail, id))
@@ -131,7 +130,10 @@ class ChildProcess:
         code = proc.reap(run.leader)
         if code is None:  # told before, or never: then it was another's child
             code = self._seen.exit_code if self._seen is not None and self._seen.run == run else record.exit_code
-        now = replace(record, ended=True, exit_code=code, gone=not proc.living(run.leader))
+        left = proc.living(run.leader)
+        with contextlib.suppress(Unreachable):  # another user's process: `start()` and `stage()` say so
+            self._signal(left, signal.SIGKILL)
+        now = replace(record, ended=True, exit_code=code, gone=not left)
         if now != record:
             self._keep(now)
         return now
@@ -145,7 +147,7 @@ class ChildProcess:
         if record is None:
             return Sight(Status.ABSENT)
         run = record.run
-        running = Status.RUNNING if record.running else Status.EXITED
+        running = Status.EXITED if record.ended else Status.RUNNING
         return Sight(
             status=Status.CREATED if run is None else running,
             id=record.id,
@@ -199,8 +201,10 @@ class ChildProcess:
 
     def _stopped(self) -> Record | None:
         record = self._observe_locked()
-        if record is not None and record.running:
-            raise CannotStage(f"{self._engine.name} is running", "stop it first, by a swap to another engine")
+        if record is not None and record.run is not None and record.running:
+            if not record.ended:
+                raise CannotStage(f"{self._engine.name} is running", "stop it first, by a swap to another engine")
+            self._end_survivors(record.run)  # before they are forgotten with their record
         return record
 
     def _replaced(self, old: Record | None, new: Record) -> Record:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from swap.moves import Code
-from swap.ports import Foreign, Sight
+from swap.ports import CardUnknown, Foreign, Sight
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import GONE, VERIFIED, World, until
 
@@ -232,3 +232,23 @@ async def test_with_a_damaged_journal_and_nothing_running_the_default_is_started
     (world.folder / "state" / "journal.json").write_bytes(b"")
     async with world.running():
         assert world.gate.state == "open strata"
+
+
+@in_simulated_time
+async def test_a_driver_that_loads_late_is_waited_for_and_no_person_is_asked_for(world: World) -> None:
+    world.card.unknown = CardUnknown("the NVIDIA driver isn't loaded", "load it", passing=True)
+    async with world.running():
+        await until(lambda: world.controller.state.dark != "")
+        assert not world.controller.state.person
+        assert world.gate.state == "closed"
+        world.card.unknown = None
+        await until(lambda: world.gate.state == "open strata")
+    assert touched(world) == ["strata start"]
+
+
+@in_simulated_time
+async def test_a_card_that_can_never_be_asked_needs_a_person_who_is_told_what_to_do(world: World) -> None:
+    world.card.unknown = CardUnknown("there is no card 7", "correct `card:`", passing=False)
+    async with world.running():
+        await until(lambda: world.controller.state.person)
+        assert "(correct `card:`)" in world.gate.state

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -356,26 +357,32 @@ async def test_a_stop_of_another_id_stops_nothing(sleeper: ChildProcess) -> None
 
 async def test_a_stop_ends_the_whole_group_also_members_deaf_to_sigterm(family: ChildProcess) -> None:
     running, child = await _start_family(family)
-    assert await family.stop(running.id, 0.5) == Exit(0, forced=True)
+    assert await family.stop(running.id, LIMIT) == Exit(0, forced=False)
     assert not await _lives(child)
     assert (await family.look()).status is Status.EXITED
 
 
-async def test_after_a_crash_of_the_leader_its_group_is_still_there_to_be_stopped(family: ChildProcess) -> None:
+async def test_a_crash_of_the_leader_is_the_end_of_its_group_as_in_a_container(family: ChildProcess) -> None:
     running, child = await _start_family(family)
     assert running.pid is not None
     async with aclosing(family.events()) as events, asyncio.timeout(LIMIT):
         os.kill(running.pid, signal.SIGKILL)
         assert await anext(events) == RuntimeEvent(Change.DIED, running.id, 137)
     crashed = await family.look()
-    assert (crashed.status, crashed.pid, crashed.exit_code) == (Status.RUNNING, None, 137)
-    assert await _lives(child)
-    assert await _session(running.pid, dead=True) == [child.pid], "its zombie was collected"
-    with pytest.raises(CannotStage, match="running"):
-        await family.stage(Pair("engine", "other", "", (), command=SLEEP))
-    assert await family.stop(running.id, 0.5) == Exit(137, forced=True)
-    assert not await _lives(child)
-    assert (await family.look()).status is Status.EXITED
+    assert (crashed.status, crashed.pid, crashed.exit_code) == (Status.EXITED, None, 137)
+    await _eventually(partial(_lives, child), lambda lives: not lives)
+    assert running.pid not in await _session(running.pid, dead=True), "its zombie was collected"
+    assert await family.stop(running.id, 0.5) == Exit(137, forced=False)
+
+
+async def test_a_group_whose_leader_died_while_no_daemon_ran_is_ended_by_the_next(
+    family: ChildProcess, tmp_path: Path
+) -> None:
+    running, child = await _start_family(family)
+    os.kill(running.pid or 0, signal.SIGKILL)
+    next_daemon = ChildProcess(an_engine("/bin/true"), tmp_path)
+    await _eventually(next_daemon.look, lambda sight: sight.status is Status.EXITED)
+    await _eventually(partial(_lives, child), lambda lives: not lives)
 
 
 async def test_a_start_after_a_crash_ends_what_the_crash_left_behind(family: ChildProcess) -> None:
