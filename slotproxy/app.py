@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engines.spec import Api, Engine
-from slotproxy.arrival import request_id, slot_of
+from slotproxy.arrival import check_target, request_id, slot_of
 from slotproxy.config import Settings
 from slotproxy.gate import SlotGate
 from slotproxy.headers import value_of
@@ -75,6 +75,11 @@ class ClientPort:
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         scope.setdefault("state", {})["id"] = request_id(scope["headers"])
+        try:
+            check_target(scope)
+        except ApiError as error:
+            await _refuse(scope, error)(scope, receive, send)
+            return
         if value_of(scope["headers"], b"upgrade").lower() == b"websocket":
             await _refuse(scope, ApiError(400, "there are no WebSockets here: send a POST", "no_websockets"))(
                 scope, receive, send

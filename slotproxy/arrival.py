@@ -6,7 +6,8 @@ import asyncio
 import re
 import uuid
 
-from starlette.types import Receive
+import httpx
+from starlette.types import Receive, Scope
 
 from slotproxy.config import SlotSettings
 from slotproxy.headers import Headers, value_of
@@ -21,6 +22,20 @@ def request_id(headers: Headers) -> str:
     """The client's `X-Request-Id`, if it is one that may stand in a log; else a new one."""
     given = value_of(headers, b"x-request-id")
     return given.decode() if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def check_target(scope: Scope) -> None:
+    """Raises ApiError (400) for a target that couldn't be asked of an engine: a `#` in it, or far too long a query."""
+    if b"#" in scope["raw_path"]:
+        raise _bad_target("it has a `#`")
+    try:
+        httpx.URL(path="/", query=scope["query_string"])
+    except httpx.InvalidURL as error:
+        raise _bad_target(str(error)) from None
+
+
+def _bad_target(why: str) -> ApiError:
+    return ApiError(400, f"the request's target is no proper one ({why}): write such characters as %XX", "bad_target")
 
 
 def slot_of(slots: Slots, headers: Headers) -> SlotSettings:

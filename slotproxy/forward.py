@@ -88,10 +88,11 @@ class Exchange:
 
         Raises NeverConnected, or ApiError when there is no answer.
         """
+        request = self._request()
         self._asked = True
         try:
             async with asyncio.timeout(self._idle_limit):
-                self._response = await self._client.send(self._request(), stream=True)
+                self._response = await self._client.send(request, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             self._asked = False
             raise NeverConnected(str(error) or "timed out") from None
