@@ -115,7 +115,7 @@ def test_an_edit_of_command_or_environment_makes_another_pair_which_only_a_trial
     code, words = swap(house, "to-ninfer", "--trial")
     assert code == SERVED, words
     assert "recreating the container: command" in words
-    move(house, "strata", "ninfer")  # from now on it is verified
+    assert plan(house, "ninfer")["allowed"]  # from now on it is verified
 
 
 def refused_after(edit: Callable[[], None], field: str, house: House) -> None:
