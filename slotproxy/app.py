@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engines.spec import Api, Engine
-from slotproxy.arrival import check_target, request_id, slot_of
+from slotproxy.arrival import check_target, origin_form, request_id, slot_of
 from slotproxy.config import Settings
 from slotproxy.gate import SlotGate
 from slotproxy.headers import value_of
@@ -65,7 +65,7 @@ class ClientPort:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                await self._request(scope, receive, send)
+                await self._request(origin_form(scope), receive, send)
             case "websocket":
                 await receive()
                 await send({"type": "websocket.close", "code": 1008, "reason": "there are no WebSockets here"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from urllib.parse import unquote
 
 import httpx
 from starlette.types import Receive, Scope
@@ -15,6 +16,7 @@ from slotproxy.presence import ClientGone
 from slotproxy.protocols import ApiError
 from slotproxy.slots import Slots
 
+_AUTHORITY = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -22,6 +24,15 @@ def request_id(headers: Headers) -> str:
     """The client's `X-Request-Id`, if it is one that may stand in a log; else a new one."""
     given = value_of(headers, b"x-request-id")
     return given.decode() if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def origin_form(scope: Scope) -> Scope:
+    """The same request; of an absolute target (`GET http://host/path`), as a proxy is sent, only the path is kept."""
+    path = _AUTHORITY.sub(b"", scope["raw_path"])
+    if path == scope["raw_path"]:
+        return scope
+    path = path or b"/"
+    return {**scope, "raw_path": path, "path": unquote(path.decode("ascii"))}
 
 
 def check_target(scope: Scope) -> None:

@@ -23,3 +23,15 @@ async def test_a_target_that_no_engine_could_be_asked_for_is_a_400_at_once(targe
     assert client.got.startswith(b"HTTP/1.1 400")
     assert json.loads(client.body)["error"]["code"] == "bad_target"
     assert not up.seen
+
+
+async def test_an_absolute_target_means_its_path() -> None:
+    async with Upstream(saying(whole(b"{}"))) as up, proxied(engine(up.url)) as proxy:
+        for target, says in (("/v1/models", b'"list"'), ("", b"there is no / here"), ("?a=b", b"there is no / here")):
+            async with Client.at(proxy.port) as client:
+                client.writer.write(b"GET HTTP://any.name:80%b HTTP/1.1\r\nhost: x\r\n\r\n" % target.encode())
+                await client.until(says)
+        async with Client.at(proxy.port) as client:
+            await client.post(f"http://any.name{CHAT}?a=b", ask())
+            await client.until(b"{}")
+    assert up.seen[0].line == b"POST %b?a=b HTTP/1.1" % CHAT.encode()
