@@ -19,6 +19,7 @@ from typing import Any, Final, TextIO
 from slotproxy import config, render
 from slotproxy.cli_args import DETACHED, parse_args
 from slotproxy.control_client import Control, Trouble
+from swap.ports import Fault
 
 DETACHED_WORDS: Final = {
     "swap": "detached; the swap goes on; look with: slotctl status (give it up with: slotctl swap --abort)",
@@ -131,6 +132,7 @@ def check_config(args: argparse.Namespace) -> int:
         print(json.dumps(config.schema(), indent=2))
         return 0
     settings = config.load(config.config_path(args.file or args.config))
+    unsure = _card_unsure(settings)
     pairs = [pair.label for engine in settings.engines.values() for pair in engine.pairs.values()]
     answer = {
         "file": str(settings.path),
@@ -138,9 +140,26 @@ def check_config(args: argparse.Namespace) -> int:
         "listen": f"{settings.host}:{settings.port}",
         "pairs": pairs,
         "slots": list(settings.slots),
+        "unsure": unsure,
     }
-    _show(args, answer, lambda a: [f"{a['file']}: good; pairs {', '.join(pairs)}; slots {', '.join(settings.slots)}"])
+    good = f"{settings.path}: good; pairs {', '.join(pairs)}; slots {', '.join(settings.slots)}"
+    _show(args, answer, lambda _: [good, *filter(None, [unsure])])
     return 0
+
+
+def _card_unsure(settings: config.Settings) -> str:
+    """Hold the sizes against the card where it can be asked; else say why not. Raises ConfigError: one can't fit."""
+    if settings.card.gpu is None:
+        return ""
+    from swap.nvml import NvmlCard  # noqa: PLC0415  (the other commands have no use for the driver)
+
+    try:
+        memory = asyncio.run(NvmlCard(settings.card.gpu).memory())
+    except Fault as fault:
+        return f"whether the sizes fit the card can't be told: {fault}"
+    for problem in config.check_fits(settings, memory.total, memory.reserved):
+        raise config.ConfigError(f"{settings.path}: {problem}")
+    return ""
 
 
 async def _follow(control: Control, args: argparse.Namespace, path: str, order: Answer) -> int:

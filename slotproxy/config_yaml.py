@@ -57,8 +57,10 @@ def text_of(path: Path, at: Place) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        why = f"can't be read: {error.strerror}" if path == at.file else f"{path}: {error.strerror}"
-        raise at.wrong(why) from None
+        if path != at.file:
+            raise at.wrong(f"{path}: {error.strerror}") from None
+        mend = "name another with --config, or write it: deploy/slotproxy.yml is a sample"
+        raise at.wrong(f"can't be read: {error.strerror}; {mend}") from None
     except UnicodeDecodeError as error:
         raise at.wrong(f"{path.name} is not UTF-8 text (byte {error.start})") from None
 

@@ -338,13 +338,21 @@ class Controller:
 
     def _answer(self, order: Order, code: Code, why: str) -> None:
         serving = self.state.serving.label if self.state.serving else None
-        text = _truth(code, serving, why) + self._notes.pop(order.id, "")
+        text = _truth(code, serving, why) + self._notes.pop(order.id, "") + self._unproven(code)
         for ticket in [t for t in self._tickets if t.order.id == order.id]:
             elapsed = time.monotonic() - ticket.since
             ticket.news.put_nowait(Ended(int(code), text, serving, elapsed))
             self._tickets.remove(ticket)
         self.hands.wishes.pop(order.id, None)
         self._log.info("order ended", target=f"{order.engine}:{order.pair}", code=int(code), why=why)
+
+    def _unproven(self, code: Code) -> str:
+        """An order for what serves already changes nothing, so it makes no evidence either."""
+        serving = self.state.serving
+        known = self.hands.known.get(serving) if code is Code.SERVES and serving else None
+        if serving is None or known is None or known.subject is None or known.verified is not None:
+            return ""
+        return f"; it isn't verified: `slotctl pairs adopt {serving.engine}` makes evidence of it"
 
     def _join(self, order: Order) -> None:
         """Whoever asked for it follows the order that is under way."""

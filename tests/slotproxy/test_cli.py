@@ -21,6 +21,7 @@ import yaml
 from slotproxy import control_client, render
 from slotproxy.cli import main
 from slotproxy.cli_args import EXIT_CODES, build_parser
+from tests.shim.build import build_shim
 from tests.slotproxy.control_double import Daemon, serving, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -407,7 +408,7 @@ def test_check_config_needs_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixt
     file = tmp_path / "slotproxy.yml"
     file.write_text(yaml.safe_dump(document))
     assert main(["check-config", str(file)]) == 0
-    assert capsys.readouterr().out == f"{file}: good; pairs strata:v2; slots anonymous\n"
+    assert capsys.readouterr().out.startswith(f"{file}: good; pairs strata:v2; slots anonymous\n")
     file.write_text(yaml.safe_dump(document).replace("30GiB", "30"))
     assert main(["--config", str(file), "check-config"]) == 2
     assert capsys.readouterr().err.startswith(f"slotctl: {file}: engines.strata.vram: 30 has no unit; ")
@@ -443,3 +444,31 @@ def test_a_pipe_that_closes_early_makes_no_traceback(daemon: Daemon, socket: Pat
             [SLOTCTL, "--control", socket, "status"], stdout=stdout, stderr=subprocess.PIPE, check=False, timeout=30
         )
     assert b"Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(("vram", "code", "said"), [("30.5GiB", 0, "good"), ("40GiB", 2, "engines.solo.vram")])
+def test_check_config_holds_sizes_against_the_card_where_the_driver_answers(
+    vram: str, code: int, said: str, tmp_path: Path
+) -> None:
+    ran = _check_on_the_shim(tmp_path, vram, {"SLOTPROXY_SHIM_CARD": str(tmp_path)})
+    assert (ran.returncode, said in ran.stdout + ran.stderr) == (code, True), ran.stderr
+
+
+def test_check_config_says_when_the_card_cannot_be_asked(tmp_path: Path) -> None:
+    ran = _check_on_the_shim(tmp_path, "40GiB", {})
+    assert ran.returncode == 0
+    assert "can't be told" in ran.stdout
+
+
+def _check_on_the_shim(folder: Path, vram: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """slotctl in a process of its own, whose NVML library is the tests': it has a card of 32 GiB, or none."""
+    file = folder / "gpu.yml"
+    file.write_text(
+        f"card: {{gpu: 0}}\nengines: {{solo: {{profile: openai, url: 'http://127.0.0.1:9', command: [/bin/true], "
+        f"vram: {vram}, pairs: {{only: {{artifact: []}}}}}}}}\n"
+    )
+    words = [sys.executable, "-m", "slotproxy.cli", "check-config", str(file)]
+    library = {"LD_LIBRARY_PATH": str(build_shim(folder / "shim"))}
+    return subprocess.run(
+        words, env={**os.environ, **library, **env}, capture_output=True, text=True, timeout=60, check=False
+    )
