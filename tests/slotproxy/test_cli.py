@@ -467,8 +467,6 @@ def _check_on_the_shim(folder: Path, vram: str, env: dict[str, str]) -> subproce
         f"card: {{gpu: 0}}\nengines: {{solo: {{profile: openai, url: 'http://127.0.0.1:9', command: [/bin/true], "
         f"vram: {vram}, pairs: {{only: {{artifact: []}}}}}}}}\n"
     )
-    words = [sys.executable, "-m", "slotproxy.cli", "check-config", str(file)]
-    library = {"LD_LIBRARY_PATH": str(build_shim(folder / "shim"))}
-    return subprocess.run(
-        words, env={**os.environ, **library, **env}, capture_output=True, text=True, timeout=60, check=False
-    )
+    words = [str(Path(sys.executable).with_name("slotctl")), "check-config", str(file)]
+    surroundings = {**os.environ, "LD_LIBRARY_PATH": str(build_shim(folder / "shim")), **env}
+    return subprocess.run(words, env=surroundings, capture_output=True, text=True, timeout=60, check=False)
