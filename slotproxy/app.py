@@ -19,10 +19,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engines.spec import Api, Engine
-from slotproxy.arrival import check_target, origin_form, request_id, slot_of
+from slotproxy.arrival import bad_target, origin_form, request_id, slot_of
 from slotproxy.config import Settings
 from slotproxy.gate import SlotGate
 from slotproxy.headers import value_of
+from slotproxy.linger import Linger
 from slotproxy.models import Models
 from slotproxy.outcomes import Outcomes
 from slotproxy.protocols import ApiError, error_body, spoken
@@ -65,7 +66,8 @@ class ClientPort:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                await self._request(origin_form(scope), receive, send)
+                linger = Linger(receive, send)
+                await self._request(origin_form(scope), linger.receive, linger.send)
             case "websocket":
                 await receive()
                 await send({"type": "websocket.close", "code": 1008, "reason": "there are no WebSockets here"})
@@ -75,12 +77,9 @@ class ClientPort:
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         scope.setdefault("state", {})["id"] = request_id(scope["headers"])
-        try:
-            check_target(scope)
-        except ApiError as error:
-            await _refuse(scope, error)(scope, receive, send)
-            return
-        if value_of(scope["headers"], b"upgrade").lower() == b"websocket":
+        if bad := bad_target(scope):
+            await _refuse(scope, bad)(scope, receive, send)
+        elif value_of(scope["headers"], b"upgrade").lower() == b"websocket":
             await _refuse(scope, ApiError(400, "there are no WebSockets here: send a POST", "no_websockets"))(
                 scope, receive, send
             )

@@ -28,25 +28,21 @@ def request_id(headers: Headers) -> str:
 
 def origin_form(scope: Scope) -> Scope:
     """The same request; of an absolute target (`GET http://host/path`), as a proxy is sent, only the path is kept."""
-    path = _AUTHORITY.sub(b"", scope["raw_path"])
-    if path == scope["raw_path"]:
+    if scope["path"].startswith("/"):
         return scope
-    path = path or b"/"
+    path = _AUTHORITY.sub(b"", scope["raw_path"]) or b"/"
     return {**scope, "raw_path": path, "path": unquote(path.decode("ascii"))}
 
 
-def check_target(scope: Scope) -> None:
-    """Raises ApiError (400) for a target that couldn't be asked of an engine: a `#` in it, or far too long a query."""
-    if b"#" in scope["raw_path"]:
-        raise _bad_target("it has a `#`")
+def bad_target(scope: Scope) -> ApiError | None:
+    """Why (400) no engine could be asked for this target: a `#` in it, or far too long a query. None: it's good."""
     try:
         httpx.URL(path="/", query=scope["query_string"])
     except httpx.InvalidURL as error:
-        raise _bad_target(str(error)) from None
-
-
-def _bad_target(why: str) -> ApiError:
-    return ApiError(400, f"the request's target is no proper one ({why}): write such characters as %XX", "bad_target")
+        return ApiError(400, f"the request's target can't be used, a `#` in it must be %23: {error}", "bad_target")
+    if b"#" in scope.get("raw_path", b""):
+        return ApiError(400, "the request's target can't be used, a `#` in it must be %23", "bad_target")
+    return None
 
 
 def slot_of(slots: Slots, headers: Headers) -> SlotSettings:
@@ -60,8 +56,7 @@ def slot_of(slots: Slots, headers: Headers) -> SlotSettings:
 async def read_body(receive: Receive, headers: Headers, *, limit: int, patience: float) -> bytearray:
     """The whole body. Raises ApiError: 413 past `limit` bytes (at once, where the client says so), 408; ClientGone.
 
-    `patience`: seconds between two pieces of it. What is refused is left to the server to read and forget: to close
-    the connection on a client that is still writing would take the answer from it.
+    `patience`: seconds between two pieces of it. What still comes of a refused one, `slotproxy.linger` reads.
     """
     declared = value_of(headers, b"content-length")
     if declared.isdigit() and int(declared) > limit:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import json
+import socket
 
 import pytest
 
 from engines.spec import CHAT
+from slotproxy import linger
+from slotproxy.config import Limits, SlotSettings
 from slotproxy.outcomes import Outcome
-from tests.slotproxy.rig import Client, Upstream, ask, engine, proxied, saying, whole
+from tests.slotproxy.rig import AT_ONCE, WITHIN, Client, Upstream, ask, engine, proxied, saying, whole
 
 
 @pytest.mark.parametrize(
@@ -35,3 +40,61 @@ async def test_an_absolute_target_means_its_path() -> None:
             await client.post(f"http://any.name{CHAT}?a=b", ask())
             await client.until(b"{}")
     assert up.seen[0].line == b"POST %b?a=b HTTP/1.1" % CHAT.encode()
+
+
+# ------------------------------------------------------------------------------- refused before all of it has come
+
+
+def write_first(port: int, version: int, path: str, headers: dict[str, str]) -> int:
+    """The status that a simple client sees, one that reads only once it has written its 40 MB."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WITHIN)
+    connection._http_vsn, connection._http_vsn_str = version, f"HTTP/1.{version - 10}"  # type: ignore[attr-defined]
+    try:
+        connection.request("POST", path, b"x" * 40_000_000, headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "status"), [("sesame", CHAT, 413), ("guess", CHAT, 401), ("sesame", "/nowhere", 404)]
+)
+@pytest.mark.parametrize(("version", "ends"), [(11, "close"), (10, "close"), (11, "keep-alive")])
+async def test_a_client_that_writes_first_reads_why_it_was_refused(
+    key: str, path: str, status: int, version: int, ends: str
+) -> None:
+    slots = {"voice": SlotSettings("voice", key="sesame")}
+    headers = {"connection": ends, "authorization": f"Bearer {key}"}
+    async with proxied(engine("http://127.0.0.1:1"), slots=slots) as proxy:
+        assert await asyncio.to_thread(write_first, proxy.port, version, path, headers) == status
+
+
+@pytest.mark.parametrize("patience", [0.3, 1000.0])
+async def test_a_refusal_waits_for_nothing_and_the_wait_for_the_rest_has_an_end(
+    patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linger, "_PATIENCE", patience)
+    limits = Limits(max_body=1000)
+    async with proxied(engine("http://127.0.0.1:1"), limits=limits) as proxy, Client.at(proxy.port) as client:
+        head = b"POST %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 99999\r\n\r\nx"
+        client.writer.write(head % CHAT.encode())
+        await client.until(b"body_too_large")
+        assert client.got.endswith(b"}}")
+        assert proxy.outcomes.counts[Outcome.REFUSED] == 1
+        if patience < WITHIN:
+            await client.rest()
+
+
+async def test_what_nobody_wants_is_not_read_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linger, "_MOST", 1_000_000)
+    async with proxied(engine("http://127.0.0.1:1"), limits=Limits(max_body=1000)) as proxy:
+
+        def flood() -> None:
+            with socket.create_connection(("127.0.0.1", proxy.port), WITHIN) as client:
+                client.sendall(b"POST %b HTTP/1.0\r\ncontent-length: 999999999\r\n\r\n" % CHAT.encode())
+                while True:
+                    client.sendall(b"x" * 100_000)
+
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(AT_ONCE):
+                await asyncio.to_thread(flood)
