@@ -25,7 +25,9 @@ def _run(args: argparse.Namespace) -> int:
     """What it needs is loaded here, so that Ctrl-C meanwhile makes no traceback, and --help is quick."""
     from slotproxy.claims import CannotServe  # noqa: PLC0415
     from slotproxy.config_yaml import ConfigError  # noqa: PLC0415
+    from slotproxy.files import raise_limit  # noqa: PLC0415
 
+    raise_limit()
     try:
         return _demo(args) if args.command == "demo" else _serve(args)
     except ConfigError as error:

@@ -26,6 +26,7 @@ from slotproxy.ending import at_most, leave_after
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
 from slotproxy.outcomes import Outcomes
+from slotproxy.server import Server
 from slotproxy.server import config as client_config
 from swap.checks import Checker
 from swap.controller import Controller
@@ -63,7 +64,7 @@ class Daemon:
     @contextlib.asynccontextmanager
     async def running(self, control: socket.socket) -> AsyncIterator[None]:
         """Controller and control API, until the block ends. Clients aren't let in by this."""
-        server = _Server(_control_config(self.desk, self.stop))
+        server = Server(_control_config(self.desk, self.stop))
         with contextlib.ExitStack() as end:
             async with asyncio.TaskGroup() as tasks:
                 card = tasks.create_task(self._part("the controller", self._move_the_card()), name="controller")
@@ -85,7 +86,7 @@ class Daemon:
         """The client port, until `stop` is set; then requests end."""
         with contextlib.ExitStack() as end:
             async with engine_client() as client, asyncio.TaskGroup() as tasks:
-                server = _Server(client_config(build_app(self.settings, self.gate, client, outcomes=self.outcomes)))
+                server = Server(client_config(build_app(self.settings, self.gate, client, outcomes=self.outcomes)))
                 serving = tasks.create_task(self._part("the client port", server.serve([listening])), name="clients")
                 await self.stop.wait()
                 end.enter_context(at_most(self.settings.stop_limit))
@@ -124,14 +125,6 @@ class Daemon:
     @property
     def _last_words(self) -> float:
         return min(LAST_WORDS, self.settings.stop_limit / 6)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals are the daemon's own affair."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def build(settings: Settings, stop: asyncio.Event) -> Daemon:

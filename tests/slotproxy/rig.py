@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
@@ -25,7 +24,7 @@ from slotproxy.config import CardSettings, Limits, Settings, SlotSettings
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
 from slotproxy.outcomes import Outcome, Outcomes
-from slotproxy.server import config
+from slotproxy.server import Server, config
 from slotproxy.visit import Patience
 
 WITHIN = 10.0  # seconds for what takes milliseconds: the machine may be busy
@@ -233,7 +232,7 @@ async def proxied(
 @contextlib.asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncIterator[tuple[ServerState, int]]:
     """What uvicorn's `serve()` does, without its signal handlers and the tenths of a second that it sleeps."""
-    server = uvicorn.Server(config(app))
+    server = Server(config(app))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     with socket.socket() as listener:
