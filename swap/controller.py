@@ -20,6 +20,7 @@ import structlog
 from engines.spec import Engine, Pair
 from swap.evidence import evidence_of
 from swap.hands import Hands, Wish
+from swap.known import Known
 from swap.machine import START, step
 from swap.moves import (
     Aborted,
@@ -123,6 +124,7 @@ class Controller:
     def __post_init__(self) -> None:
         self._log = structlog.get_logger("slotproxy.swap")
         self.hands.say = self.say
+        self.hands.serving = lambda: self.state.serving
 
     # ------------------------------------------------------------------------------------------ what people ask
 
@@ -243,7 +245,7 @@ class Controller:
             if effect.n not in self._interrupted:
                 raise
             self._interrupted.discard(effect.n)
-            report = Failed(effect.n, "given up by the operator", passing=True)
+            report = Failed(effect.n, "given up by the operator", passing=True, interrupted=True)
         except Exception as error:
             self._log.exception("a step broke", step=type(effect).__name__)
             truth_unknown = isinstance(effect, Start | Stop)
@@ -279,7 +281,7 @@ class Controller:
         known = self.hands.known.get(served) if served else None
         entry = JournalEntry(
             step=doing,
-            serving=served.label if served and served.pair else None,
+            serving=served.label if served else None,
             serving_id=known.id if known else None,
             goal=state.goal.label if state.goal else None,
             order=f"{state.order.engine}:{state.order.pair}" if state.order else None,
@@ -320,15 +322,18 @@ class Controller:
             known.verified = evidence
 
     async def _recognize(self, unit: Unit) -> None:
-        """Find out whether what was adopted is verified, while it serves: hashing may take half a minute."""
-        known = self.hands.known[unit]
-        if known.subject is not None:
+        """Whether what was adopted is verified, while it serves: hashing takes time, and may break without harm."""
+        if self.hands.known[unit].subject is not None:
             return
         try:
-            subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
+            await self._find_evidence(self.hands.known[unit])
         except Fault as fault:
             self._log.warning("can't tell whether it is verified", unit=unit.label, why=str(fault))
-            return
+        except Exception:
+            self._log.exception("can't tell whether it is verified", unit=unit.label)
+
+    async def _find_evidence(self, known: Known) -> None:
+        subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
         card = None  # then the evidence of any real card counts, as it does in a check
         with contextlib.suppress(Fault):
             card = await self.hands.card.identity()

@@ -111,7 +111,7 @@ def learnt_up(state: State, unit: Unit) -> State:
     serving = state.serving
     if serving is not None and serving.engine == unit.engine and serving != unit:
         state = replace(state, serving=None, last=serving, dark=f"{serving.label} was replaced by {unit.label}")
-    return replace(state, up=others | {unit}, freed=None)
+    return replace(state, up=others | {unit}, freed=None, own=None)
 
 
 def overdue(state: State, effect: Start | Stop) -> State:
@@ -122,9 +122,9 @@ def overdue(state: State, effect: Start | Stop) -> State:
     return replace(state, stopping=state.stopping | {effect.unit})
 
 
-def in_the_way(state: State, goal: Unit) -> frozenset[Unit]:
-    """What must be down before the goal may start: all that is up beside it, and itself where it never got ready."""
-    return frozenset(unit for unit in state.up if unit != goal or unit == state.spoiled)
+def in_the_way(state: State, goal: Unit | None) -> frozenset[Unit]:
+    """What must be down before the goal may start: all that is up beside it, and whatever never got ready."""
+    return frozenset(unit for unit in state.up if unit == state.spoiled or goal not in (None, unit))
 
 
 def must_inspect(state: State, goal: Unit) -> bool:
@@ -156,7 +156,7 @@ def step(state: State, event: Event) -> Step:
         case Up():
             state, effects = _up(state, event)
         case Died():
-            state, effects = _died(state, event), ()
+            state, effects = _died(state, event)
         case Overdue(n):
             state, effects = _overdue(state, n), ()
         case Found() | Checked() | Seen() | Done() | Failed():
@@ -173,10 +173,10 @@ def _next(state: State) -> Step:
     """The decision tree; nothing is awaited.
 
     1. Nobody has looked yet, or something is unknown: look.
-    2. An order has not been checked: check it (after what is up and on its way to serving: it may be restored then).
+    2. An order has not been checked: check it (after what may serve in a moment, and be restored then).
     3. Its container isn't what the pair declares, and nothing of that engine is up: stage it.
-    4. An order that is checked (and staged) is the goal; no goal, and nothing serves: nothing to do.
-    5. Something is in the way: drain if it serves, then stop it.
+    4. An order that is checked (and staged) is the goal.
+    5. Something is in the way: drain if it serves, then stop it. No goal, and nothing serves: nothing to do.
     6. The goal is up: it serves, or is warmed.
     7. Its container was replaced, or isn't staged: put it back, or stage it.
     8. Its memory isn't free: wait for it.
@@ -186,17 +186,17 @@ def _next(state: State) -> Step:
         return _do(state, Look(state.number + 1))
     if state.unknown:
         return _do(state, Glance(state.number + 1, min(state.unknown)))
-    if state.order and not state.target and not _on_its_way(state):
+    if state.order and not state.target and not _soon_serving(state):
         return _do(state, Check(state.number + 1, state.order))
     if state.order and state.target and not state.failure:
         if state.staged != state.target and not any(unit.engine == state.target.engine for unit in state.up):
             return _stage(state, state.target)
-        state = replace(state, goal=state.target)
+        state = _aim(state, state.target)
     goal = state.goal or state.serving
-    if goal is None:
-        return state, ()
     if victims := in_the_way(state, goal):
         return _stop(state, min(victims))
+    if goal is None:
+        return state, ()
     if goal == state.serving:
         return _serves(state)
     if goal in state.up:
@@ -204,8 +204,16 @@ def _next(state: State) -> Step:
     return _bring_up(state, goal)
 
 
-def _on_its_way(state: State) -> bool:
-    return state.goal in state.up and state.goal not in (state.serving, state.spoiled)
+def _aim(state: State, target: Unit) -> State:
+    """What was being brought up and has never served can't be restored, but is gone on with when the order fails."""
+    interrupted = state.goal if state.last is None and state.goal != target else state.wanted
+    return replace(state, goal=target, wanted=interrupted)
+
+
+def _soon_serving(state: State) -> bool:
+    """The goal is warming and could not be restored yet, or it has just died and starts again at once."""
+    never_served = state.goal in state.up and state.goal not in (state.last, state.serving, state.spoiled)
+    return never_served or (state.goal is not None and state.goal == state.freed == state.last)
 
 
 def _bring_up(state: State, goal: Unit) -> Step:
@@ -214,7 +222,7 @@ def _bring_up(state: State, goal: Unit) -> Step:
         return _do(state, PutBack(state.number + 1, goal))
     if state.staged != goal and (ordered or goal != state.last):
         return _stage(state, goal)
-    if state.freed != goal:
+    if goal not in (state.freed, state.own):
         return _do(state, Free(state.number + 1, goal))
     if must_inspect(state, goal):
         return _do(state, Inspect(state.number + 1, goal))
@@ -247,18 +255,26 @@ def _stop(state: State, victim: Unit) -> Step:
 def _ordered(state: State, order: Order) -> Step:
     """One order at a time; the same target joins. A wait on the way to something else is cut short."""
     if state.order is not None:
-        if (state.order.engine, state.order.pair, state.order.trial) == (order.engine, order.pair, order.trial):
-            return state, (Join(order),)
-        busy = f"a swap to {state.order.engine}:{state.order.pair} is under way"
-        return state, (Answer(order, Code.REFUSED, busy),)
+        return state, (_join_or_refuse(state, state.order, order),)
     state = replace(state, order=order, target=None, failure="", given_up=False)
     match state.doing:
         case Rest():
             return replace(state, doing=None), ()
-        case Free(n) | Warm(n) if state.serving is None:
+        case Free(n) if state.serving is None:
             return state, (Interrupt(n),)
+        case Warm(n, unit) if unit == state.last and (unit.engine, unit.pair) != (order.engine, order.pair):
+            return state, (Interrupt(n),)  # what never served is left to get ready: else nothing could be restored
         case _:
             return state, ()
+
+
+def _join_or_refuse(state: State, current: Order, order: Order) -> Join | Answer:
+    where = f"a swap to {current.engine}:{current.pair}"
+    if state.given_up:
+        return Answer(order, Code.REFUSED, f"{where} is being given up; ask again when it has ended")
+    if (current.engine, current.pair, current.trial) == (order.engine, order.pair, order.trial):
+        return Join(order)
+    return Answer(order, Code.REFUSED, f"{where} is under way")
 
 
 def _aborted(state: State) -> Step:
@@ -267,7 +283,9 @@ def _aborted(state: State) -> Step:
         return state, ()
     state = replace(state, given_up=True)
     match state.doing:
-        case Drain(n) | Free(n) | Warm(n):
+        case Check(n) | Drain(n) | Free(n):
+            return state, (Interrupt(n),)
+        case Warm(n, unit) if unit == state.target:
             return state, (Interrupt(n),)
         case _:
             return state, ()
@@ -296,21 +314,27 @@ def _up(state: State, event: Up) -> Step:
     if event.fit and len(state.up) == 1:
         return replace(state, goal=event.unit, doing=None), ()
     why = f"{event.unit.label} was started by hand and isn't verified"
-    return replace(state, goal=None, doing=None, dark=why), ()
+    return replace(state, goal=None, wanted=state.goal or state.wanted, doing=None, dark=why), ()
 
 
-def _died(state: State, event: Died) -> State:
+def _died(state: State, event: Died) -> Step:
     unit = event.unit
     if unit not in state.up:
-        return state
+        return state, ()
     state = _down(state, unit)
     if state.serving != unit:
-        return state
+        return (_back_to_wanted(state) if state.person and not state.up else state), ()
     state = replace(state, serving=None, last=unit, dark=f"{unit.label} {event.why}")
     if event.by_hand:
-        return state
+        return state, ()
     # The same container may start again at once: its own memory went with it, and nobody waits for NVML.
-    return replace(state, goal=state.goal or unit, freed=unit)
+    state = replace(state, goal=state.goal or unit, freed=unit, own=unit)
+    return state, (Interrupt(state.doing.n),) if isinstance(state.doing, Check) else ()
+
+
+def _back_to_wanted(state: State) -> State:
+    """What was in between has gone."""
+    return replace(state, goal=state.wanted, wanted=None) if state.wanted else state
 
 
 def _down(state: State, unit: Unit) -> State:
@@ -340,12 +364,14 @@ def _report(state: State, event: Report) -> Step:
             return _go_on(replace(state, target=unit))
         case Glance(_, unit), Seen(_, is_up):
             return _seen(state, unit, is_up)
-        case Check(), Failed(_, why):
-            return _end(state, Code.REFUSED, why)
+        case Check(), Failed():
+            return _unchecked(state, event)
         case ((Look() | Glance()), Failed(_, why)):
             return _cannot_ask(state, why)
         case Warm(_, unit), Done():
             return _ready(state, unit)
+        case Warm(), Failed(_, why, interrupted=True):
+            return _failed(state, why, passing=True)
         case Warm(_, unit), Failed(_, why, passing, gone):
             state = _down(state, unit) if gone else replace(state, spoiled=unit)
             return _failed(state, why, passing, tried=unit)
@@ -357,6 +383,13 @@ def _report(state: State, event: Report) -> Step:
             return _go_on(_progress(state, doing))
         case _:
             return state, ()
+
+
+def _unchecked(state: State, event: Failed) -> Step:
+    """Refused, given up, or put off because what was serving has died and comes first."""
+    if state.given_up:
+        return _end(state, Code.RESTORED if state.serving else Code.DARK, event.why)
+    return (state, ()) if event.interrupted else _end(state, Code.REFUSED, event.why)
 
 
 def _progress(state: State, doing: Awaited | None) -> State:
@@ -424,14 +457,14 @@ def _ready(state: State, unit: Unit) -> Step:
     if unit not in state.up:
         return _failed(state, f"{unit.label} ended as it became ready", passing=True, tried=unit)
     ordered = state.target == unit and not state.failure
-    state = replace(state, serving=unit, last=unit, goal=unit)
+    state = replace(state, serving=unit, last=unit, goal=unit, wanted=None)
     return state, (Record(unit, True, state.order if ordered else None),)
 
 
 def _serves(state: State) -> Step:
     """The goal serves and nothing else is up: everything about the way here is over."""
     displaced = None if state.target == state.serving else state.displaced
-    state = replace(state, goal=None, displaced=displaced, staged=None, attempt=0, dark="")
+    state = replace(state, goal=None, wanted=None, own=None, displaced=displaced, staged=None, attempt=0, dark="")
     if not state.order:
         return replace(state, closed=False), ()
     return _end(state, Code.RESTORED if state.failure else Code.SERVES, state.failure)
@@ -440,15 +473,17 @@ def _serves(state: State) -> Step:
 def _failed(state: State, why: str, passing: bool, tried: Unit | None = None) -> Step:
     """Something on the way to the goal failed; `tried`: this unit had the card when it did."""
     effects: tuple[Effect, ...] = ()
-    if state.order and state.target and not state.failure:
-        if tried == state.target:
-            effects = (Record(state.target, False, state.order, why),)
+    target = state.target
+    if state.order and target and not state.failure:
+        if tried == target:
+            effects = (Record(target, False, state.order, why),)
         goal = to_restore(state)
         state = replace(state, failure=why, goal=goal, given_up=False)
         if goal:
             return state, effects
-        state, answer = _end(replace(state, dark=why), Code.DARK, why)
-        return state, effects + answer
+        unready = target if target in state.up else state.spoiled
+        state, answer = _end(replace(state, dark=why, spoiled=unready), Code.DARK, why)
+        return _back_to_wanted(state), effects + answer
     again = tries_again(state, passing)
     if state.order and not state.target:  # cut short for the order, which is next
         return replace(state, goal=state.goal if again else None, dark=why), effects
@@ -457,4 +492,4 @@ def _failed(state: State, why: str, passing: bool, tried: Unit | None = None) ->
     if again:
         state, rest = _rest(state)
         return state, answer + rest
-    return replace(state, goal=None), answer
+    return replace(state, goal=None, wanted=None), answer

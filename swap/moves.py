@@ -117,12 +117,16 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`passing`: time may mend it. `gone`: the unit that was awaited isn't running any more."""
+    """`passing`: time may mend it. `gone`: the unit that was awaited isn't running any more.
+
+    `interrupted`: the wait was ended by `Interrupt`; it says nothing about what was awaited.
+    """
 
     n: int
     why: str
     passing: bool = False
     gone: bool = False
+    interrupted: bool = False
 
 
 Report = Found | Checked | Seen | Done | Failed

@@ -37,6 +37,7 @@ class State:
     serving: Unit | None = None  # ready; requests may go to it
     last: Unit | None = None  # what was serving before: what a restore puts back
     goal: Unit | None = None
+    wanted: Unit | None = None  # what was being brought up, never having served, when something came between
     order: Order | None = None
     target: Unit | None = None  # the unit that the order means, once checked
     closed: bool = False  # the gate was closed to drain
@@ -44,6 +45,7 @@ class State:
     staged: Unit | None = None
     displaced: Unit | None = None  # the unit whose container staging has replaced
     freed: Unit | None = None  # whose need was found free just now, and nothing done since but inspecting
+    own: Unit | None = None  # it died by itself and nothing came up since: its memory is free without asking
     inspected: Unit | None = None  # whose container was found good just now, and nothing done since
     spoiled: Unit | None = None  # it is up but never became ready: it is stopped before anything else is tried
     attempt: int = 0

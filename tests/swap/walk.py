@@ -173,6 +173,7 @@ def _found_out(state: State, world: World) -> Iterator[tuple[str, Event, World]]
         case Check(n, order):
             yield "allowed", Checked(n, Unit(order.engine, order.pair)), world
             yield "refused", Failed(n, "x"), world
+            yield from _interrupted(state, n, world)
         case Drain(n):
             yield "drained", Done(n), world
             yield "not drained", Failed(n, "x"), world
@@ -191,6 +192,7 @@ def _found_out(state: State, world: World) -> Iterator[tuple[str, Event, World]]
             if unit in world.running:
                 yield "ready", Done(n), world
                 yield "never ready", Failed(n, "x", passing=True), world
+                yield from _interrupted(state, n, world)
             else:
                 told = replace(world, news=world.news - {("died", unit)})
                 yield "gone", Failed(n, "x", passing=True, gone=True), told
@@ -201,6 +203,12 @@ def _found_out(state: State, world: World) -> Iterator[tuple[str, Event, World]]
             yield "can't look", Failed(n, "x", passing=True), world
         case _:
             return
+
+
+def _interrupted(state: State, n: int, world: World) -> Iterator[tuple[str, Event, World]]:
+    """The machine has asked for it, or may have: only an order, or a death while one is checked, makes it ask."""
+    if state.order is not None:
+        yield "interrupted", Failed(n, "x", passing=True, interrupted=True), world
 
 
 def _looked(n: int, world: World) -> Iterator[tuple[str, Event, World]]:
@@ -376,6 +384,7 @@ def _check_state(state: State, world: World) -> None:
         _require(opened.unit in state.up, "the gate is open to what isn't up")
     if state.serving is not None:
         _require(state.serving in state.up, "what isn't up serves")
+    _require(not state.person or state.spoiled not in state.up, "what never got ready is left on the card")
     if state.doing is None:
         idle = state.goal is None and state.order is None
         _require(idle, "nothing is being done although there is something to do")
