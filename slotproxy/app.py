@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engines.spec import Api, Engine
-from slotproxy.arrival import bad_target, origin_form, request_id, slot_of
+from slotproxy.arrival import Room, bad_target, origin_form, request_id, slot_of
 from slotproxy.config import Settings
 from slotproxy.gate import SlotGate
 from slotproxy.headers import value_of
@@ -48,6 +48,7 @@ def build_app(
         client=client,
         outcomes=outcomes or Outcomes(),
         patience=patience or Patience(),
+        room=Room(settings.limits.max_waiting_bytes),
     )
     return ClientPort(house)
 

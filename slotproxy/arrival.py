@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 import httpx
@@ -17,6 +18,7 @@ from slotproxy.protocols import ApiError
 from slotproxy.slots import Slots
 
 _AUTHORITY = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
+_RETRY_LATER = 5.0  # seconds
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -53,21 +55,70 @@ def slot_of(slots: Slots, headers: Headers) -> SlotSettings:
     raise ApiError(401, message, "invalid_api_key")
 
 
-async def read_body(receive: Receive, headers: Headers, *, limit: int, patience: float) -> bytearray:
-    """The whole body. Raises ApiError: 413 past `limit` bytes (at once, where the client says so), 408; ClientGone.
+@dataclass(slots=True)
+class Room:
+    """Where all bodies are that had no place at an engine yet, those still coming included. Bytes.
 
-    `patience`: seconds between two pieces of it. What still comes of a refused one, `slotproxy.linger` reads.
+    The gate counts the waiting ones by itself, against the same limit. As they are in here, too, it finds too many only
+    where requests come back to it from an engine that couldn't be reached.
+    """
+
+    limit: int
+    taken: int = 0
+
+
+class Held:
+    """What one request has of the room."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._bytes = 0
+
+    def take(self, more: int) -> None:
+        """Raises ApiError (429) where there is no room."""
+        if self._room.taken + more > self._room.limit:
+            message = f"bodies that wait, or are still coming, would hold more than {self._room.limit} bytes"
+            raise ApiError(429, message, "too_many_requests", _RETRY_LATER)
+        self._room.taken += more
+        self._bytes += more
+
+    def give_back(self) -> None:
+        self._room.taken -= self._bytes
+        self._bytes = 0
+
+
+async def read_body(
+    receive: Receive, headers: Headers, held: Held, *, limit: int, patience: float, within: float
+) -> bytearray:
+    """The whole body. Raises ApiError: 413 past `limit` bytes (at once, where that is announced), 429, 408; ClientGone.
+
+    `patience`: seconds between two pieces of it, and `within` for all of it. What still comes of a refused one,
+    `slotproxy.linger` reads.
     """
     declared = value_of(headers, b"content-length")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
-    body, more = bytearray(), True  # grows in place: joining 64 MiB at the end would stall everyone else
+    body = bytearray()  # grows in place: joining 64 MiB at the end would stall everyone else
+    try:
+        async with asyncio.timeout(within):
+            await _fill(body, receive, held, limit, patience)
+    except BaseException as error:
+        body.clear()  # the error keeps it, and who is refused may take a while to leave
+        held.give_back()
+        if isinstance(error, TimeoutError):
+            raise ApiError(408, f"the request's body took longer than {within:g} s", "body_timeout") from None
+        raise
+    return body
+
+
+async def _fill(body: bytearray, receive: Receive, held: Held, limit: int, patience: float) -> None:
+    more = True
     while more:
         part, more = await _piece(receive, patience)
-        body += part
-        if len(body) > limit:
+        if len(body) + len(part) > limit:
             raise _too_large(limit)
-    return body
+        held.take(len(part))
+        body += part
 
 
 async def _piece(receive: Receive, patience: float) -> tuple[bytes, bool]:

@@ -10,7 +10,7 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from engines.spec import Api, Engine, Settling
-from slotproxy.arrival import read_body, request_id, slot_of
+from slotproxy.arrival import Held, Room, read_body, request_id, slot_of
 from slotproxy.config import Settings, SlotSettings
 from slotproxy.forward import Call, Exchange, NeverConnected
 from slotproxy.gate import Answer, Expired, Place, Refused, SlotGate
@@ -30,10 +30,13 @@ _GENERATING = frozenset((Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a client may take, in seconds: between two pieces of its body, and to take a piece of the answer."""
+    """How long a client may take, in seconds: between two pieces of its body, to take a piece of the answer, and for
+    its whole body.
+    """
 
     body: float = 60.0
     write: float = 60.0
+    whole_body: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class House:
     client: httpx.AsyncClient
     outcomes: Outcomes
     patience: Patience
+    room: Room
 
 
 class Visit:
@@ -61,6 +65,7 @@ class Visit:
         write = house.patience.write
         self._reply = Reply(scope, receive, send, api=api, record=self._record, write_limit=write)
         self._payload = Payload(b"", None)
+        self._held = Held(house.room)
         self._place: Place | None = None
         self._exchange: Exchange | None = None
         self._ended = False
@@ -71,6 +76,7 @@ class Visit:
             await self._settled()
         finally:
             self._leave()
+            self._held.give_back()
 
     # -------------------------------------------------------------------------------------------- how it ends
 
@@ -147,9 +153,14 @@ class Visit:
 
     async def _read(self) -> None:
         """The body, and what can be said of it without any engine. Raises ApiError, ClientGone."""
-        limits = self._house.settings.limits
+        patience = self._house.patience
         body = await read_body(
-            self._receive, self._scope["headers"], limit=limits.max_body, patience=self._house.patience.body
+            self._receive,
+            self._scope["headers"],
+            self._held,
+            limit=self._house.settings.limits.max_body,
+            patience=patience.body,
+            within=patience.whole_body,
         )
         self._record.received = len(body)
         self._payload = Payload.parse(body)
@@ -178,6 +189,7 @@ class Visit:
         match answer:
             case Place():
                 self._place = answer  # known here already, so that it is left even if nobody takes the result
+                self._held.give_back()
                 self._record.held += answer.held
             case Expired():
                 self._record.held += answer.waited

@@ -11,9 +11,25 @@ import pytest
 
 from engines.spec import CHAT
 from slotproxy import linger
+from slotproxy.app import ClientPort
+from slotproxy.arrival import Room
 from slotproxy.config import Limits, SlotSettings
 from slotproxy.outcomes import Outcome
-from tests.slotproxy.rig import AT_ONCE, WITHIN, Client, Upstream, ask, engine, proxied, saying, whole
+from slotproxy.visit import Patience
+from tests.slotproxy.rig import (
+    AT_ONCE,
+    WITHIN,
+    Client,
+    Proxy,
+    Upstream,
+    ask,
+    chunk,
+    engine,
+    eventually,
+    proxied,
+    saying,
+    whole,
+)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +114,80 @@ async def test_what_nobody_wants_is_not_read_without_end(monkeypatch: pytest.Mon
         with pytest.raises(ConnectionError):
             async with asyncio.timeout(AT_ONCE):
                 await asyncio.to_thread(flood)
+
+
+# ------------------------------------------------------------------------------------------------ how much comes
+
+
+async def upload(client: Client, announced: int, sent: int) -> None:
+    """The first bytes of a body that goes on later."""
+    head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+    client.writer.write(head % (CHAT.encode(), announced) + b"x" * sent)
+    await client.writer.drain()
+
+
+def room_of(proxy: Proxy) -> Room:
+    assert isinstance(proxy.app, ClientPort)
+    return proxy.app._house.room
+
+
+async def test_bodies_that_are_still_coming_count_as_waiting_ones_do() -> None:
+    limits = Limits(max_body=1000, max_waiting_bytes=2500)
+    async with (
+        Upstream(saying(whole(b"{}"))) as up,
+        proxied(engine(up.url), limits=limits, opened=False) as proxy,
+        Client.at(proxy.port) as waiting,
+        Client.at(proxy.port) as coming,
+        Client.at(proxy.port) as late,
+    ):
+        await waiting.post(CHAT, b"x" * 1000)
+        await eventually(lambda: proxy.gate.view().waiting_bytes == 1000)
+        await upload(coming, 1000, 900)
+        await eventually(lambda: room_of(proxy).taken == 1900)
+        await upload(late, 1000, 700)
+        await late.until(b"}}")
+        assert late.got.startswith(b"HTTP/1.1 429")
+        assert b"\r\nretry-after: " in late.got
+        coming.writer.write(b"x" * 100)  # what fits is let in, and isn't counted twice
+        await eventually(lambda: proxy.gate.view().waiting_bytes == 2000)
+        proxy.gate.open("strata", 1)
+        await waiting.until(b"{}")
+        await coming.until(b"{}")
+        assert room_of(proxy).taken == 0
+
+
+async def test_room_is_free_again_however_a_request_ends() -> None:
+    limits = Limits(max_body=1000, max_waiting_bytes=1000)
+    slots = {"anonymous": SlotSettings("anonymous", max_hold=0.2)}
+    async with proxied(engine("http://127.0.0.1:1"), limits=limits, slots=slots, opened=False) as proxy:
+        async with Client.at(proxy.port) as leaves:
+            await upload(leaves, 1000, 600)
+            await eventually(lambda: room_of(proxy).taken == 600)
+        await eventually(lambda: room_of(proxy).taken == 0)
+        async with Client.at(proxy.port) as expires:
+            await expires.post(CHAT, b"x" * 1000)
+            await expires.until(b"wait_expired")
+        async with Client.at(proxy.port) as too_large:
+            chunks = b"transfer-encoding: chunked\r\n\r\n" + chunk(b"x" * 600) * 2
+            too_large.writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\n%b" % (CHAT.encode(), chunks))
+            await too_large.until(b"body_too_large")
+            assert room_of(proxy).taken == 0, "what is refused was kept while its client was told"
+        await eventually(lambda: not proxy.tasks)
+        assert room_of(proxy).taken == 0
+
+
+async def test_a_body_that_comes_drop_by_drop_is_given_up_in_the_end() -> None:
+    patience = Patience(whole_body=0.5)
+    async with proxied(engine("http://127.0.0.1:1"), patience=patience) as proxy, Client.at(proxy.port) as client:
+        await upload(client, 1_000_000, 1)
+        async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as group:
+
+            async def drip() -> None:
+                while True:
+                    client.writer.write(b"x")
+                    await asyncio.sleep(0.05)
+
+            dripping = group.create_task(drip())
+            await client.until(b"body_timeout")
+            dripping.cancel()
+    assert client.got.startswith(b"HTTP/1.1 408")
