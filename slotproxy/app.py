@@ -28,7 +28,10 @@ from slotproxy.models import Models
 from slotproxy.outcomes import Outcomes
 from slotproxy.protocols import ApiError, error_body, spoken
 from slotproxy.slots import Slots
+from slotproxy.units import show
 from slotproxy.visit import House, Patience, Visit
+
+_SHOWN = 100  # characters of a path that is told back
 
 
 def build_app(
@@ -129,7 +132,7 @@ def _rest(house: House) -> Starlette:
         slot_of(house.slots, request.scope["headers"])
         name = request.path_params["name"]
         if name not in house.models.names:
-            raise ApiError(404, f"no model is called {name!r} here", "model_not_found")
+            raise ApiError(404, f"no model is called {show(name)} here", "model_not_found")
         return JSONResponse(_model(name))
 
     async def own_error(request: Request, error: Exception) -> Response:
@@ -138,7 +141,7 @@ def _rest(house: House) -> Starlette:
 
     async def other_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        path = request.scope["path"]
+        path = request.scope["path"][:_SHOWN]
         what = f"there is no {path} here" if error.status_code == 404 else f"{path}: {error.detail}"
         return _refuse(request.scope, ApiError(error.status_code, what, "not_found"), error.headers)
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from slotproxy.config import EVERY_NAME
 from slotproxy.protocols import ApiError
+from slotproxy.units import show
+
+_RETRY_LATER = 30.0  # seconds: a swap takes about that, and somebody has to order it
 
 
 class Models:
@@ -27,7 +30,7 @@ class Models:
         if name is None or self.every_name or name in self._models:
             return
         known = ", ".join(self.names)
-        raise ApiError(404, f"no model is called {name!r} here; there are: {known}", "model_not_found")
+        raise ApiError(404, f"no model is called {show(name)} here; there are: {known}", "model_not_found")
 
     def sent_to(self, engine: str, name: str | None) -> str | None:
         """What `engine` calls the model. Raises ApiError (503) where only another engine has that name."""
@@ -37,5 +40,5 @@ class Models:
         if called is None:
             others = " or ".join(self._models[name]) or "no engine"
             message = f"{engine} is serving now and doesn't have {name!r}; {others} does, after a swap"
-            raise ApiError(503, message, "model_not_loaded")
+            raise ApiError(503, message, "model_not_loaded", _RETRY_LATER)
         return called

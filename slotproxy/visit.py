@@ -23,6 +23,7 @@ from slotproxy.reply import Reply
 from slotproxy.settle import settle
 from slotproxy.slots import Slots
 
+_LOGGED = 100  # characters of a model's name
 _RETRY_LATER = 5.0  # seconds: whoever waited so long already may as well come back soon
 _RECONNECT = (0.2, 1.0)  # seconds until a request whose connection was never made waits for a place again
 _GENERATING = frozenset((Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES))  # what a slot's defaults are for
@@ -168,7 +169,7 @@ class Visit:
             return
         if self._payload.fields is None and not self._house.models.every_name:
             raise not_json()
-        self._record.model = self._payload.model or ""
+        self._record.model = (self._payload.model or "")[:_LOGGED]
         self._house.models.check(self._payload.model)
 
     async def _enter(self, slot: SlotSettings) -> Place:

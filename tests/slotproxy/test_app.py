@@ -27,6 +27,7 @@ from tests.slotproxy.rig import (
     ask,
     browser,
     engine,
+    eventually,
     proxied,
     saying,
     whole,
@@ -218,8 +219,27 @@ async def test_a_model_keeps_its_name_over_a_swap() -> None:
     assert (one.seen[0].json["model"], two.seen[0].json["model"]) == ("qwen-next", "qwen3")
     assert len(two.seen) == 1
     assert (other.status_code, unknown.status_code) == (503, 404)
+    assert int(other.headers["retry-after"]) > 0
     assert "ninfer is serving" in other.json()["error"]["message"]
     assert "qwen, only-strata" in unknown.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("models", [NAMES, {"*": {}}])
+async def test_a_name_of_any_length_is_told_and_logged_in_short(models: Mapping[str, Mapping[str, str]]) -> None:
+    name = "m" * 100_000
+    async with Upstream(saying(whole(b"{}"))) as up, proxied(engine(up.url), models=models) as proxy:
+        with structlog.testing.capture_logs() as lines:
+            async with browser(proxy.url) as client:
+                answers = [
+                    await client.post(CHAT, json=ask(model=name)),
+                    await client.get(f"/v1/models/{name[:9000]}"),
+                    await client.get(f"/{name[:9000]}"),
+                ]
+            await eventually(lambda: len(lines) == 1)
+    assert [answer.status_code for answer in answers] == [200 if "*" in models else 404, 404, 404]
+    assert all(len(answer.content) < 500 for answer in answers)
+    assert len(str(lines)) < 1000
+    assert [len(seen.json["model"]) for seen in up.seen] == ([len(name)] if "*" in models else [])
 
 
 async def test_a_body_that_cannot_be_read_is_refused_where_its_model_counts_and_passed_on_where_not() -> None:
