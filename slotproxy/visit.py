@@ -139,7 +139,7 @@ class Visit:
         self._record.slot = slot.name
         await self._read()
         if self._api is Api.OTHER and self._scope["method"] in ("GET", "HEAD"):
-            return await self._ask(self._engine(self._house.gate.view().engine), asyncio.Event(), slot)
+            return await self._ask_aside(self._engine(self._house.gate.view().engine), slot)
         for pause in (*_RECONNECT, None):
             place = await self._enter(slot)
             try:
@@ -147,10 +147,16 @@ class Visit:
             except NeverConnected as error:
                 place.leave()
                 if pause is None:
-                    what = f"{place.engine} can't be reached: {error}"
-                    raise ApiError(502, what, "unreachable", outcome=Outcome.FAILED) from None
+                    raise _unreachable(place.engine, error) from None
             await unless(asyncio.sleep(pause), gone(self._receive))
         raise AssertionError  # the last round returns or raises
+
+    async def _ask_aside(self, engine: Engine, slot: SlotSettings) -> Outcome:
+        """Ask without a place: what only looks keeps nobody waiting."""
+        try:
+            return await self._ask(engine, asyncio.Event(), slot)
+        except NeverConnected as error:
+            raise _unreachable(engine.name, error) from None
 
     async def _read(self) -> None:
         """The body, and what can be said of it without any engine. Raises ApiError, ClientGone."""
@@ -237,3 +243,7 @@ class Visit:
         return Call(
             self._api, scope["method"], scope["path"], scope["query_string"], scope["headers"], body, model or ""
         )
+
+
+def _unreachable(engine: str, error: NeverConnected) -> ApiError:
+    return ApiError(502, f"{engine} can't be reached: {error}", "unreachable", outcome=Outcome.FAILED)

@@ -112,6 +112,13 @@ async def test_a_path_that_the_configuration_passes_through_reaches_the_engine(m
     assert up.seen[0].line == b"%b /metrics?a=b HTTP/1.1" % method.encode()
 
 
+async def test_a_path_passed_through_to_an_engine_that_cannot_be_reached_is_a_502() -> None:
+    metrics = engine("http://127.0.0.1:1", passthrough=frozenset(("/metrics",)))
+    async with proxied(metrics) as proxy, browser(proxy.url) as client:
+        answer = await client.get("/metrics")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "unreachable")
+
+
 async def test_a_websocket_is_refused_with_json_and_takes_no_place() -> None:
     async with Upstream(saying()) as up, proxied(engine(up.url)) as proxy, Client.at(proxy.port) as client:
         upgrade = b"upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-key: x\r\nsec-websocket-version: 13"
