@@ -9,19 +9,22 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from engines.spec import Engine, Pair
 from slotproxy import __version__
+from slotproxy.adoption import version_of, written_since
 from slotproxy.config import Settings, SlotSettings
 from slotproxy.gate import Place, SlotGate
 from swap.checks import Checker, Verdict
 from swap.controller import Controller, Ended
 from swap.evidence import extra_of
 from swap.hands import Warmed, Wish
+from swap.known import Known
 from swap.ledger import FileLedger, key
-from swap.moves import Rest
-from swap.ports import Card, Evidence, Fault, Foreign, Outcome, Sight
+from swap.moves import Rest, Unit
+from swap.ports import Card, Evidence, Fault, Foreign, Outcome, Sight, Subject
 from swap.readiness import Readiness
 from swap.state import Refusing, gate, phase
 
@@ -202,13 +205,15 @@ class Desk:
         if known.pair is None:
             mend = f"see `slotctl plan to-{engine}` for what differs, and correct the configuration"
             raise Refusal(f"what {engine} runs is none of its configured pairs", mend, 3)
-        began = time.monotonic()
+        began, run = time.monotonic(), (known.id, known.started_at)
         subject = await self.checker.subject_of(known.engine, known.recipe, known.pair)
+        await self._expect_read(known, known.pair, subject)
         tokens = await self._probe(known.engine)
         memory = await self.card.memory()
-        warmed = Warmed(0.0, tokens, memory.used)
-        verdict = await self.checker.judge(engine, known.pair.name, trial=True)
-        known.subject, known.artifact_version = subject, verdict.artifact_version
+        version = await asyncio.to_thread(version_of, known.engine, known.pair, known.recipe)
+        card = await self.card.identity()
+        await self._expect_same(serving, run, subject)
+        known.subject, known.artifact_version = subject, version
         evidence = Evidence(
             subject=subject,
             key=key(subject),
@@ -216,14 +221,37 @@ class Desk:
             pair=known.pair.label,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             how="adopt",
-            card=await self.card.identity(),
+            card=card,
             image=known.recipe.image,
             tokens=tokens,
-            extra=extra_of(known, warmed),
+            extra=extra_of(known, Warmed(0.0, tokens, memory.used)),
         )
         await asyncio.to_thread(self.ledger.record, evidence)
         known.verified = evidence
         return {"code": 0, "text": f"{known.pair.label} is verified: it serves now ({time.monotonic() - began:.1f} s)"}
+
+    async def _expect_read(self, known: Known, pair: Pair, subject: Subject) -> None:
+        """Raises Refusal where a file isn't what the engine has read when it started."""
+        mend = (
+            f"swap to another engine, then `slotctl swap to-{pair.label} --trial` starts it with the files as they are"
+        )
+        try:
+            paths = [Path(file.path) for file in subject.files]
+            changed = await asyncio.to_thread(written_since, paths, known.started_at)
+        except (OSError, ValueError) as error:
+            raise Refusal(f"nobody can tell whether {pair.label} runs with these files: {error}", mend, 3) from error
+        if changed:
+            what = f"{', '.join(changed)} changed after {pair.label} was started at {known.started_at}"
+            raise Refusal(f"{what}: it runs with what was there before", mend, 3)
+
+    async def _expect_same(self, unit: Unit, run: tuple[str, str], subject: Subject) -> None:
+        """Raises Refusal unless what was hashed and asked is what serves still, in that very run."""
+        sight = await self.controller.hands.runtimes[unit.engine].look()
+        if not sight.running or (sight.id, sight.started_at) != run or self.controller.state.serving != unit:
+            raise Refusal(f"{unit.label} was stopped meanwhile", "adopt it when it serves; nothing was recorded", 3)
+        if not await self.checker.unchanged(subject):
+            mend = f"when nobody writes them: swap to another engine, then `slotctl swap to-{unit.label} --trial`"
+            raise Refusal(f"the files of {unit.label} changed meanwhile; nothing was recorded", mend, 3)
 
     async def _probe(self, engine: Engine) -> int:
         """A completion, with a place at the gate like any request."""
@@ -231,9 +259,12 @@ class Desk:
         if not isinstance(place, Place):
             raise Refusal(f"{engine.name} could not be asked: {place.reason}", "try again", 3)
         try:
-            answered = await self.readiness.completes(engine)
+            # It may have waited for a swap; then it is another engine's turn.
+            answered = await self.readiness.completes(engine) if place.engine == engine.name else None
         finally:
             place.leave()
+        if place.engine != engine.name:
+            raise Refusal(f"{engine.name} serves no more: {place.engine} does", "only what serves can be adopted", 3)
         if answered is None:
             raise Refusal(f"{engine.name} answered no completion", "look at its log; nothing was recorded", 3)
         return answered.tokens

@@ -149,7 +149,11 @@ class Checker:
 
     async def unchanged(self, subject: Subject) -> bool:
         """Whether its files are still in the very state that was hashed. Reads no content."""
-        return all([await self._hasher.unchanged(file) for file in subject.files])
+        return not await self.changed(subject)
+
+    async def changed(self, subject: Subject) -> list[str]:
+        """The paths of its files that aren't in the state any more that was hashed. Reads no content."""
+        return [file.path for file in subject.files if not await self._hasher.unchanged(file)]
 
     async def pair_of(self, engine: Engine, recipe: Recipe) -> str | None:
         """The engine's pair that a created container is; None: none of them. Raises Fault when it can't be told.

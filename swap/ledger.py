@@ -102,7 +102,7 @@ class FileLedger:
     def _newest(self, subject: Subject, counts: Callable[[Evidence], bool]) -> Evidence | None:
         wanted = key(subject)
         for one in reversed(self._chain.evidence):
-            if one.subject.image_id == subject.image_id and counts(one) and key(one.subject) == wanted:
+            if one.key == wanted and counts(one):
                 return one
         return None
 

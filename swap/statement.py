@@ -140,7 +140,7 @@ def evidence_of(statement: Mapping[str, Any]) -> Evidence:
     )
     return Evidence(
         subject=subject,
-        key=it["key"],
+        key=key(subject),  # once, when it is read: whoever looks for a pair compares it with every line's
         outcome=Outcome(it["outcome"]),
         pair=it["pair"],
         when=it["when"],

@@ -20,6 +20,7 @@ from swap.state import State
 
 PAUSE = 1.0  # seconds before asking for events again after their source broke
 LOOK_EVERY = 10.0  # seconds between looks at each engine, whatever its events say
+QUICK = 1.0  # seconds in which it may be found out whether what came up is verified, before it is told unfit
 TOLD_WITHIN = 3.0  # seconds that a death which a look has shown may wait for its event
 
 
@@ -34,6 +35,7 @@ class Watch:
     tell: Callable[[Event], None]
     _news: asyncio.Queue[RuntimeEvent | None] = field(default_factory=asyncio.Queue)
     _said: dict[str, str] = field(default_factory=dict)  # what was complained of and still holds
+    _tasks: asyncio.TaskGroup = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._log = structlog.get_logger("slotproxy.swap").bind(engine=self.name)
@@ -41,6 +43,7 @@ class Watch:
     async def run(self) -> None:
         """Until cancelled. A bug of ours costs one look, not the daemon."""
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             tasks.create_task(self._listen(), name=f"events of {self.name}")
             while True:
                 news = await self._next(LOOK_EVERY)
@@ -48,7 +51,7 @@ class Watch:
                     await self._happened(news)
                     self._can_again("can't look")
                 except Foreign:
-                    pass  # it isn't ours; a check says so to whom it concerns
+                    self._lost()
                 except Fault as fault:
                     self._complain("can't look", fault)
                 except Exception:
@@ -98,7 +101,7 @@ class Watch:
         sight = await self._sight()
         if not self.state().looked:
             return
-        believed = next((unit for unit in self.state().up if unit.engine == self.name), None)
+        believed = self._believed
         if believed is not None and not self.hands.known[believed].same_run(sight):
             if news is None and not told and not sight.running:
                 # Only its event says whether somebody meant it, and may be on its way.
@@ -110,20 +113,53 @@ class Watch:
         if sight.running and believed is None:
             await self._came_up(sight)
 
+    @property
+    def _believed(self) -> Unit | None:
+        """What of this engine is up, as the machine has it."""
+        return next((unit for unit in self.state().up if unit.engine == self.name), None)
+
+    def _lost(self) -> None:
+        """Its name is a foreign container's now, which isn't ours to touch; a check says so to whom it concerns."""
+        if (believed := self._believed) is not None:
+            self.tell(Died(believed, "was replaced by a foreign container"))
+
     async def _sight(self) -> Sight:
-        """What is there while we do nothing with it ourselves, and not older than what the machine was told last."""
+        """What is there while we do nothing with it ourselves, and not older than what the machine was told last.
+
+        Raises Foreign on the same terms.
+        """
         while True:
             number = self.state().number
-            sight = None if self._busy() else await self._runtime.look()
+            try:
+                sight = None if self._busy() else await self._runtime.look()
+            except Foreign:
+                if self.state().number == number:
+                    raise
+                sight = None
             if sight is not None and self.state().number == number:
                 return sight
             await asyncio.sleep(POLL)
 
     async def _came_up(self, sight: Sight) -> None:
+        """Told at once, since it may be in the way of something; that it may serve may be found out later."""
         unit = await self.hands.meet(self.name, sight)
-        fit = await self._fit(unit)
+        fit = self._tasks.create_task(self._fit(unit), name=f"is {unit.label} verified")
+        done, _ = await asyncio.wait([fit], timeout=QUICK)
         if not self._busy():
-            self.tell(Up(0, unit, fit))
+            self.tell(Up(0, unit, bool(done) and fit.result()))
+        if not done:
+            self._tasks.create_task(self._found_fit(unit, fit), name=f"adopt {unit.label}")
+
+    async def _found_fit(self, unit: Unit, fit: asyncio.Task[bool]) -> None:
+        """Tell it again once it is found verified, if it is up still, in the same run."""
+        if not await fit:
+            return
+        try:
+            sight = await self._sight()
+        except Fault:
+            return  # the next look finds out
+        if self._believed == unit and self.hands.known[unit].same_run(sight):
+            self.tell(Up(0, unit, fit=True))
 
     async def _fit(self, unit: Unit) -> bool:
         """May what came up by itself serve? What served before may; else it must be verified.
@@ -141,6 +177,9 @@ class Watch:
             return self.ledger.verified(subject, await self.hands.card.identity()) is not None
         except Fault as fault:
             self._log.warning("can't tell whether it is verified", unit=unit.label, fault=str(fault))
+            return False
+        except Exception:
+            self._log.exception("can't tell whether it is verified", unit=unit.label)
             return False
 
     def _busy(self) -> bool:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from engines.ninfer.sample import write_artifact
 from slotproxy.desk import Refusal
+from swap.checks import VERSION
 from swap.ports import CardUnknown, Outcome, Unreachable
 from swap.state import phase
 from tests.slotproxy.office import Office
@@ -305,3 +306,87 @@ async def test_a_hold_that_ends_too_early_is_no_success(office: Office) -> None:
         *_, ended = [item async for item in office.desk.hold(0.3)]
         assert (ended["code"], ended["text"]) == (4, "the hold ended before all requests in flight had")
         place.leave()
+
+
+# ------------------------------------------------------------------------------------------------- adopting what ran
+
+
+async def _refused(office: Office, engine: str) -> str:
+    with pytest.raises(Refusal) as refusal:
+        await office.desk.adopt(engine)
+    assert refusal.value.code == 3
+    assert refusal.value.mend
+    return refusal.value.what
+
+
+@pytest.mark.parametrize("how", ["written", "renamed", "linked"])
+async def test_files_that_were_replaced_after_the_engine_started_are_never_adopted(office: Office, how: str) -> None:
+    path, other = (office.folder / "models" / FILES[name] for name in ("v2", "v3"))
+    async with office.serving("ninfer:v2", verified=()):
+        await asyncio.sleep(0.05)  # times of files have a grain
+        if how == "written":
+            await asyncio.to_thread(write_artifact, path, 3)
+        elif how == "renamed":
+            other.replace(path)
+        else:
+            path.unlink()
+            path.symlink_to(other)
+        assert f"{path} changed after ninfer:v2 was started" in await _refused(office, "ninfer")
+        assert office.evidence_of("ninfer:v2") == []
+
+
+async def test_when_nobody_knows_since_when_it_runs_nothing_is_adopted(office: Office) -> None:
+    async with office.serving("ninfer:v2", verified=()) as controller:
+        assert controller.state.serving is not None
+        controller.hands.known[controller.state.serving].started_at = ""
+        assert "nobody can tell whether ninfer:v2 runs with these files" in await _refused(office, "ninfer")
+
+
+async def test_files_that_change_while_it_is_asked_are_not_adopted(office: Office) -> None:
+    path = office.folder / "models" / FILES["v2"]
+    async with office.serving("ninfer:v2", verified=()):
+        office.readiness.asked = lambda _: path.touch()
+        assert "the files of ninfer:v2 changed meanwhile" in await _refused(office, "ninfer")
+        assert office.evidence_of("ninfer:v2") == []
+
+
+async def test_an_engine_that_is_started_anew_while_it_is_asked_is_not_adopted(office: Office) -> None:
+    def start_anew(_: str) -> None:
+        office.readiness.asked = lambda _: None
+        office.ninfer.exit(0)
+        office.ninfer.start_by_hand()
+
+    async with office.serving("ninfer:v2", verified=()):
+        office.readiness.asked = start_anew
+        assert "ninfer:v2 was stopped meanwhile" in await _refused(office, "ninfer")
+        assert office.evidence_of("ninfer:v2") == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "pair", "said"), [("ninfer", "v3", "v2 was stopped"), ("strata", None, "strata does")]
+)
+async def test_an_adoption_that_waited_for_a_swap_makes_no_evidence_of_what_served_before(
+    office: Office, engine: str, pair: str | None, said: str
+) -> None:
+    async with (
+        office.serving("ninfer:v2", verified=("strata:current", "ninfer:v3")),
+        asyncio.TaskGroup() as tasks,
+    ):
+        place = await office.request()
+        swap = tasks.create_task(office.swapped(engine, pair))
+        await until(lambda: phase(office.controller.state) == "draining")
+        adoption = tasks.create_task(_refused(office, "ninfer"))
+        await until(lambda: office.slots.view().waiting == 1)
+        place.leave()
+        assert (await swap)[-1]["code"] == 0
+        assert said in await adoption
+        assert office.evidence_of("ninfer:v2") == []
+
+
+async def test_the_version_that_is_adopted_is_that_of_the_file_that_runs_whatever_is_declared_now(
+    office: Office,
+) -> None:
+    async with office.serving("ninfer:v2", verified=()):
+        office.ninfer.recipes["v2"] = office.ninfer.recipes["v3"]
+        assert (await office.desk.adopt("ninfer"))["code"] == 0
+    assert [one.extra[VERSION] for one in office.ledger.evidence()] == [2]

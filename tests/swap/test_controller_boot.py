@@ -252,3 +252,25 @@ async def test_a_card_that_can_never_be_asked_needs_a_person_who_is_told_what_to
     async with world.running():
         await until(lambda: world.controller.state.person)
         assert "(correct `card:`)" in world.gate.state
+
+
+@in_simulated_time
+async def test_of_two_that_run_the_one_that_served_is_kept_though_it_is_none_of_the_pairs(world: World) -> None:
+    world.strata.vram = world.ninfer.vram = 10
+    world.strata.run(replace(world.strata.recipes["current"], command=("--other",)))
+    async with world.running() as controller:
+        assert controller.state.serving is not None
+        assert controller.state.serving.label == "strata:?"
+    world.ninfer.run(world.ninfer.recipes["v2"])
+    world.rebuild()
+    async with world.running():
+        assert world.gate.state == "open strata"
+        assert world.up == {"strata"}
+
+
+@in_simulated_time
+async def test_what_served_last_and_is_none_of_the_pairs_gives_way_to_the_default(world: World) -> None:
+    world.served("ninfer:?")
+    async with world.running():
+        assert world.gate.state == "open strata"
+    assert touched(world) == ["strata start"]

@@ -309,3 +309,27 @@ def test_a_file_that_cant_be_opened_is_a_problem_not_a_crash(tmp_path: Path) -> 
     assert book.verified(SUBJECT, REAL) is None
     with pytest.raises(Fault, match="can't be written"):
         book.record(served())
+
+
+def test_however_long_the_ledger_a_look_into_it_computes_one_key(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = FileLedger(path)
+    for tokens in range(20):
+        book.record(served(tokens=tokens))
+    book, computed = FileLedger(path), []
+
+    def counted(subject: Subject) -> str:
+        computed.append(subject)
+        return key(subject)
+
+    monkeypatch.setattr(ledger_module, "key", counted)
+    assert book.verified(SUBJECT, None) is not None
+    assert book.last_failure(SUBJECT) is None
+    assert len(computed) == 2
+
+
+def test_a_line_counts_for_what_it_names_and_not_for_the_key_that_it_carries(path: Path) -> None:
+    other = replace(SUBJECT, user="0")
+    FileLedger(path).record(served(other))
+    path.write_text(path.read_text().replace(key(other), key(SUBJECT)))
+    assert FileLedger(path).verified(SUBJECT, REAL) is None
+    assert FileLedger(path).verified(other, REAL) is not None

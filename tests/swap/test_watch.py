@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from engines.spec import Engine
 from swap.moves import Code
-from swap.ports import CardUnknown, Sight, Status, Unreachable
+from swap.ports import CardUnknown, Foreign, Sight, Status, Subject, Unreachable
 from swap.watch import LOOK_EVERY, PAUSE, TOLD_WITHIN
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour, FakeLedger
@@ -335,3 +336,63 @@ async def test_a_bug_in_watching_costs_a_look_and_not_the_daemon(
         await asyncio.sleep(2)
         world.strata.stop_by_hand()
         await until(lambda: world.gate.state.startswith("refusing"))
+
+
+# ------------------------------------------------------------------------------------------------- slow to find out
+
+
+def _slow_to_hash(world: World, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    subject_of = world.checker.subject_of
+
+    async def slow(chosen: Engine, *what: Any) -> Subject:
+        if chosen.name == engine:
+            await asyncio.sleep(30)
+        return await subject_of(chosen, *what)
+
+    monkeypatch.setattr(world.checker, "subject_of", slow)
+
+
+@in_simulated_time
+async def test_what_comes_up_in_the_dark_is_told_at_once_and_adopted_when_it_is_found_verified(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.serving():
+        await _dark(world)
+        _slow_to_hash(world, monkeypatch, "ninfer")
+        world.ninfer.start_by_hand()
+        async with asyncio.timeout(2):
+            await until(lambda: "ninfer:v2 was started by hand and isn't verified" in world.gate.state)
+        began = now()
+        await until(lambda: world.gate.state == "open ninfer")
+        assert 25 < now() - began < 35
+
+
+@in_simulated_time
+async def test_nothing_is_started_beside_what_came_up_while_its_files_are_hashed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.strata.vram = world.ninfer.vram = 0  # memory tells nobody that there are two
+    async with world.serving():
+        await _dark(world)
+        _slow_to_hash(world, monkeypatch, "ninfer")
+        world.ninfer.start_by_hand()
+        await asyncio.sleep(2)
+        world.when("strata start [start]", lambda: world.story.append(f"beside {world.up}"))
+        assert (await world.swap("strata")).code == Code.SERVES
+        assert "beside set()" in world.story
+        taken = len(world.took)
+        await asyncio.sleep(60)  # it is found verified, and runs no more
+        assert world.took[taken:] == []
+        assert world.gate.state == "open strata"
+
+
+@in_simulated_time
+async def test_a_holder_whose_name_a_foreign_container_took_gets_no_more_requests(world: World) -> None:
+    async with world.serving():
+        taken = Foreign("strata-1 was made by project other", "rename it")
+        world.strata.fail("look", taken, times=1000)
+        async with asyncio.timeout(LOOK_EVERY + 2):
+            await until(lambda: world.gate.state != "open strata")
+        await until(lambda: world.gate.state.startswith("refusing"))
+        assert "strata-1 was made by project other" in world.gate.state
+    assert [line for line in world.happened if not line.startswith("gate")] == []

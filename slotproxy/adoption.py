@@ -1,0 +1,35 @@
+"""What `slotctl pairs adopt` asks of the files of an engine that runs: are they still what it has read?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+from engines.spec import Engine, Pair
+from swap.artifacts import look_at
+from swap.ports import Recipe
+
+SECOND = 1_000_000_000  # nanoseconds
+
+
+def written_since(paths: Iterable[Path], started_at: str) -> list[str]:
+    """The files that changed, or came to bear their name, after the engine was started (ISO 8601): not what it read.
+
+    The inode's own time (ctime) counts as well, since nobody can set it back. Raises ValueError where `started_at` is
+    no time, OSError where a file is gone.
+    """
+    started = datetime.fromisoformat(started_at).timestamp() * SECOND
+    return [str(path) for path in paths if max(_times(path)) > started]
+
+
+def _times(path: Path) -> Iterator[int]:
+    """Of the file, and of each symlink on the way to it: a link may be made to name another, older file."""
+    for state in (path.stat(), *(one.lstat() for one in (path, *path.parents) if one.is_symlink())):
+        yield state.st_ctime_ns
+        yield state.st_mtime_ns
+
+
+def version_of(engine: Engine, pair: Pair, recipe: Recipe) -> int | None:
+    """The version of the artifact that this very recipe reads."""
+    return next((header.version for header in look_at(engine, pair, recipe).headers.values()), None)
