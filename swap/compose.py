@@ -127,7 +127,9 @@ async def _version(command: Sequence[str], env: Mapping[str, str]) -> str:
     """What the command says its version is, without a leading v; empty when it isn't compose."""
     try:
         code, out, _ = await _bounded((*command, "version", "--short"), env, READING)
-    except CannotStage:
+    except CannotStage as fault:
+        if fault.passing:  # too slow to tell: that is no reason to say that there is none
+            raise
         return ""
     version = out.strip().removeprefix("v")
     return version if code == 0 and version[:1].isdigit() else ""
@@ -148,7 +150,8 @@ async def _bounded(
         async with asyncio.timeout(bound):
             out, err = await process.communicate(stdin.encode())
     except TimeoutError:
-        raise CannotStage(f"`{' '.join(command)}` didn't end within {bound:g} s", "see what Docker is doing") from None
+        what = f"`{' '.join(command)}` didn't end within {bound:g} s"
+        raise CannotStage(what, "see what Docker is doing", passing=True) from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):

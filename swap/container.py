@@ -18,6 +18,7 @@ from swap.compose import ComposeProject, Declaration
 from swap.creation import CreationFile
 from swap.dockerd import Docker, DockerSaid, Inspection, Reset
 from swap.dockerevents import ACTIONS, MEANT, StopFirst
+from swap.drift import nearest, otherwise
 from swap.ports import CannotStage, CannotStart, Exit, Foreign, Recipe, RuntimeEvent, Sight, Status, Unreachable
 from swap.recipes import LABEL, Json, created_recipe, declared_recipe, image_name
 from swap.staging import Staging
@@ -112,11 +113,17 @@ class DockerContainer:
                 raise CannotStage(f"container {self.name} is running", "stop it first")
             return sight
 
-    async def put_back(self) -> Sight:
+    async def put_back(self, recipe: Recipe) -> Sight:
         async with self._changing:
-            if self._staging is None:
-                raise CannotStage("without a compose file nothing is ever replaced")
-            return await self._staging.put_back()
+            if self._staging is not None:
+                return await self._staging.put_back(recipe)
+            sight = await self.look()
+            if sight.running:
+                raise CannotStage(f"container {self.name} is running", "stop it first")
+            if nearest(recipe, (sight.recipe,)) is None:
+                what = f"container {self.name} isn't the one that is wanted back: {otherwise(recipe, sight.recipe)}"
+                raise CannotStage(what, "recreate it by hand; without a compose file nothing is kept of it")
+            return sight
 
     async def start(self, id: str) -> None:
         if self._docker.changing(id):  # measured: a start during a pending stop is answered with success, and lost

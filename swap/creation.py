@@ -68,17 +68,24 @@ class CreationFile:
         """What was being replaced is there again."""
         self._replacing.unlink(missing_ok=True)
 
-    def read(self) -> Creation | None:
-        """What to put back; None when nothing was replaced. Raises CannotStage when the file is damaged."""
-        for path in (self._replacing, self._replaced):
-            try:
-                kept = json.loads(path.read_bytes())
-                return None if kept is None else Creation(kept["container"], kept["image"])
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise CannotStage(f"{path} can't be read: {error}", "recreate the container by hand") from error
+    def replacing(self) -> Creation | None:
+        """What the staging under way replaces, or the one that was cut off. Raises CannotStage: it is damaged."""
+        return _read(self._replacing)
+
+    def kept(self) -> tuple[Creation, ...]:
+        """All that can be made again, what was replaced last first. Raises CannotStage when a file is damaged."""
+        both = self.replacing(), _read(self._replaced)
+        return tuple(creation for creation in both if creation is not None)
+
+
+def _read(path: Path) -> Creation | None:
+    try:
+        kept = json.loads(path.read_bytes())
+        return None if kept is None else Creation(kept["container"], kept["image"])
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CannotStage(f"{path} can't be read: {error}", "recreate the container by hand") from error
 
 
 def body_of(container: Json, image: str) -> dict[str, Any]:

@@ -39,6 +39,20 @@ def differences(declared: Recipe, created: Recipe) -> tuple[Difference, ...]:
     return found
 
 
+def nearest(wanted: Recipe, offered: Sequence[Recipe | None]) -> int | None:
+    """Which of these is the wanted one: the first without any difference, else the first that is the same pair."""
+    differ = [(n, differences(wanted, recipe)) for n, recipe in enumerate(offered) if recipe is not None]
+    same = [n for n, found in differ if not found] + [n for n, found in differ if not any(one.pair for one in found)]
+    return same[0] if same else None
+
+
+def otherwise(wanted: Recipe, created: Recipe | None) -> str:
+    """How what is there isn't what is wanted, for a message."""
+    if created is None:
+        return "there is none"
+    return "; ".join(f"{one.field} is {one.created}, not {one.declared}" for one in differences(wanted, created))
+
+
 def moved_tag(sight: Sight) -> Difference | None:
     """The image name of the container means another image now (a rebuild, a pull): the container runs the old one."""
     recipe = sight.recipe

@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
-import structlog
-
-from engines.spec import Engine
+from engines.spec import Engine, Pair
+from swap.address import listener
+from swap.boot import Boot
 from swap.checks import Checker, Verdict
 from swap.drift import differences
-from swap.inspection import inspect, replaced
 from swap.known import Known, unit_of
 from swap.lastwords import how_it_ended
 from swap.moves import (
@@ -26,7 +26,6 @@ from swap.moves import (
     Done,
     Drain,
     Failed,
-    Found,
     Free,
     Glance,
     Inspect,
@@ -47,9 +46,9 @@ from swap.moves import (
 from swap.ports import (
     Card,
     Fault,
-    Foreign,
     Gate,
     Journal,
+    Recipe,
     Runtime,
     Sight,
     Unfinished,
@@ -61,7 +60,6 @@ from swap.room import lacking
 POLL = 0.1  # seconds between two looks while something is awaited
 CUT_LIMIT = 5.0  # seconds that requests have to end once they are cut
 GLANCE_LIMIT = 15.0  # seconds to wait for an overdue call before saying that it can't be asked
-READ_LIMIT = 10.0  # seconds to read the journal
 BACKOFF = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)  # seconds, by attempt
 
 Told = Report | Up | Overdue
@@ -83,7 +81,6 @@ class Wish:
     stage: bool = True
     drain: float | None = None
     verdict: Verdict | None = None
-    unit: Unit | None = None  # what it means, once checked
 
 
 @dataclass(slots=True)
@@ -111,7 +108,6 @@ class Hands:
     say: Callable[[str], None]
     in_flight: Callable[[], int]
     times: Times = field(default_factory=Times)
-    serving: Callable[[], Unit | None] = lambda: None  # set by the controller, who knows
     known: dict[Unit, Known] = field(default_factory=dict)
     wishes: dict[int, Wish] = field(default_factory=dict)
     warmed: dict[Unit, Warmed] = field(default_factory=dict)
@@ -127,14 +123,15 @@ class Hands:
 
     async def _carry_out(self, effect: Awaited, order: Order | None) -> Told:
         match effect:
-            case Look():
-                return await self._look(effect)
+            case Look(n):
+                boot = Boot(self.runtimes, self.checker, self.journal, self.default, self.say, self.meet, self.expect)
+                return await boot.look(n)
             case Check():
                 return await self._check(effect)
             case Stage():
                 return await self._stage(effect)
             case PutBack(n, unit):
-                self.known[unit].saw(await self._runtime(unit).put_back())
+                self.known[unit].saw(await self._runtime(unit).put_back(self.known[unit].recipe))
                 return Done(n)
             case Drain():
                 return await self._drain(effect, order)
@@ -143,7 +140,7 @@ class Hands:
             case Free():
                 return await self._free(effect)
             case Inspect():
-                return await self._inspect(effect, order)
+                return await self._inspect(effect)
             case Start():
                 return await self._start(effect)
             case Warm():
@@ -160,16 +157,26 @@ class Hands:
     # ------------------------------------------------------------------------------------------ what is there
 
     async def meet(self, engine: str, sight: Sight) -> Unit:
-        """The unit that a container is; it is known from now on. Raises Fault when that can't be told."""
+        """The unit that a container is; it is known from now on. Raises Fault when its files can't be looked at."""
         assert sight.recipe is not None
         if (unit := await self._known_as(engine, sight)) is not None:
             return unit
         chosen = self.engines[engine]
-        name = await self.checker.pair_of(chosen, sight.recipe)
-        pair = chosen.pairs[name] if name is not None else None
+        pair = await self._pair_of(chosen, sight.recipe)
         unit = await unit_of(chosen, pair, sight.recipe)
         self.known.setdefault(unit, Known(chosen, pair, sight.recipe)).saw(sight)
         return unit
+
+    async def _pair_of(self, engine: Engine, recipe: Recipe) -> Pair | None:
+        """None also where what is declared can't be used: that is no reason to leave what runs unserved."""
+        try:
+            name = await self.checker.pair_of(engine, recipe)
+        except Unreachable:
+            raise
+        except Fault as fault:
+            self.say(f"{engine.name} runs, and which of its pairs it is can't be told: {fault}")
+            return None
+        return engine.pairs[name] if name is not None else None
 
     async def _known_as(self, engine: str, sight: Sight) -> Unit | None:
         """Who a container is doesn't change with what is declared; it does when its files have."""
@@ -181,63 +188,14 @@ class Hands:
                 return unit
         return None
 
-    async def _look(self, effect: Look) -> Told:
-        up: dict[str, Unit] = {}
-        for name, runtime in self.runtimes.items():
-            try:
-                sight = await runtime.look()
-            except Foreign as foreign:
-                self.say(str(foreign))
-                continue
-            if sight.running:
-                up[name] = await self.meet(name, sight)
-        served = await self._served_last()
-        if up:
-            keep = up.get((served or "").partition(":")[0]) or min(up.values())
-            return Found(effect.n, frozenset(up.values()), keep, None)
-        start, why = await self._to_start(served)
-        return Found(effect.n, frozenset(), None, start, why)
-
-    async def _served_last(self) -> str | None:
-        """None: nobody knows. A journal that can't be read is no reason to leave what runs unserved."""
-        try:
-            async with asyncio.timeout(READ_LIMIT):
-                return last.serving if (last := await asyncio.to_thread(self.journal.read)) else None
-        except (Fault, TimeoutError) as error:
-            structlog.get_logger("slotproxy.swap").error("journal", fault=str(error) or "its disk doesn't answer")
-            return None
-
-    async def _to_start(self, served: str | None) -> tuple[Unit | None, str]:
-        """Nothing runs: what served last, else the default; only what is verified."""
-        why = "nothing runs, and no `default:` says what to start; `slotctl swap to-ENGINE` does"
-        for label in dict.fromkeys(filter(None, (served, self.default))):
-            engine, _, pair = label.partition(":")
-            verdict = await self.checker.judge(engine, pair or None, trial=False)
-            if verdict.allowed:
-                return await self.expect(verdict), ""
-            why = f"nothing runs; {verdict.label} can't be started: {verdict.why}"
-            if verdict.passing:
-                raise Fault(why, passing=True)  # a driver that loads late, say: looked at again, not left to a person
-        return None, why
-
     async def _check(self, effect: Check) -> Told:
         order = effect.order
         wish = self.wishes[order.id]
         verdict = await self.checker.judge(order.engine, order.pair, trial=order.trial, may_stage=wish.stage)
         wish.verdict = verdict
-        if verdict.allowed:
-            wish.unit = await self.expect(verdict, stage=wish.stage)
-            return Checked(effect.n, wish.unit)
-        if (unit := self.serving()) is not None and await self._means(verdict, unit):
-            return Checked(effect.n, unit)  # nothing is started: that it isn't verified is said, and changes nothing
-        return Failed(effect.n, verdict.why)
-
-    async def _means(self, verdict: Verdict, unit: Unit) -> bool:
-        """Is this unit what the verdict is about?"""
-        if verdict.declared is None:
-            return False
-        engine = self.engines[verdict.engine]
-        return await unit_of(engine, engine.pairs[verdict.pair], verdict.declared) == unit
+        if not verdict.allowed:
+            return Failed(effect.n, verdict.why)
+        return Checked(effect.n, await self.expect(verdict, stage=wish.stage))
 
     async def expect(self, verdict: Verdict, *, stage: bool = True) -> Unit:
         """The unit of an allowed verdict; what it declares is what must be found in its container from now on."""
@@ -266,18 +224,21 @@ class Hands:
         known.saw(sight)
         return Done(effect.n)
 
-    async def _inspect(self, effect: Inspect, order: Order | None) -> Told:
-        """What was ordered, or has never been ready, must be what was checked; what served comes back as it is."""
-        unit, known = effect.unit, self.known[effect.unit]
-        sight = await self._runtime(unit).look()
-        await inspect(unit.label, known, sight)
-        if known.subject is not None and (files := await self.checker.changed(known.subject)):
-            wish = self.wishes.get(order.id) if order else None
-            if unit not in self.warmed or (wish is not None and wish.unit == unit):
-                if wish is not None:
-                    wish.unit = None  # from here on it can only be put back
-                raise replaced(unit.label, files)
-            self.say(f"{', '.join(files)} changed since {unit.label} served")
+    async def _inspect(self, effect: Inspect) -> Told:
+        """Is the stopped container what was checked, or what served? And does nobody answer in its place?"""
+        known = self.known[effect.unit]
+        sight = await self._runtime(effect.unit).look()
+        if sight.running:
+            return Failed(effect.n, f"{effect.unit.label} is running already, started by somebody else", passing=True)
+        if sight.recipe is None:
+            return Failed(effect.n, f"the container of {effect.unit.label} is gone")
+        if wrong := [one for one in differences(known.recipe, sight.recipe) if one.pair]:
+            fields = ", ".join(f"{one.field} is {one.created}, not {one.declared}" for one in wrong)
+            return Failed(effect.n, f"the container isn't that of {effect.unit.label}: {fields}")
+        address = urlsplit(known.engine.url)
+        if stale := await listener(address.hostname or "127.0.0.1", address.port or 80):
+            what = f"{stale} listens at {known.engine.url} already and would answer in its place; stop it"
+            return Failed(effect.n, what, passing=True)
         known.saw(sight)
         return Done(effect.n)
 

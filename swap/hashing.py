@@ -61,7 +61,8 @@ def _identity_of(path: Path, found: os.stat_result) -> Identity:
 
 def _unreadable(path: Path, error: OSError) -> Fault:
     if isinstance(error, FileNotFoundError):
-        return Fault(f"{path} does not exist", "correct the path, or put the file there")
+        # Its disk may be mounted late.
+        return Fault(f"{path} does not exist", "correct the path, or put the file there", passing=True)
     return Fault(f"{path} can't be read: {error.strerror}", "make it readable to this user")
 
 

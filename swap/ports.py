@@ -173,8 +173,12 @@ class Runtime(Protocol):
         Inspects what was made; wrong → the old one is made again and CannotStage raised. Refuses a running one.
         """
 
-    async def put_back(self) -> Sight:
-        """Make the container again that the last `stage` replaced: same image id, same everything."""
+    async def put_back(self, recipe: Recipe) -> Sight:
+        """Make the stopped container the one of this recipe again: same image id, same everything.
+
+        One that is it already (staging failed) is left untouched, else what staging replaced last is made again if
+        it is that. Otherwise, or while it runs, CannotStage, and nothing is touched.
+        """
 
     async def start(self, id: str) -> None:
         """Start that very container. Returns when it was started, not when it is ready.

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from engines.spec import Engine, Pair
 from swap import proc
+from swap.drift import differences, otherwise
 from swap.hashing import Hasher
 from swap.launch import Launch
 from swap.ports import (
@@ -79,8 +80,8 @@ class ChildProcess:
         recipe = await self.declared(pair)
         return await self._sight(await self._act("staging", partial(self._stage, recipe)))
 
-    async def put_back(self) -> Sight:
-        return await self._sight(await self._act("putting back", self._put_back))
+    async def put_back(self, recipe: Recipe) -> Sight:
+        return await self._sight(await self._act("putting back", partial(self._put_back, recipe)))
 
     async def start(self, id: str) -> None:
         record = await self._read(self._observe)
@@ -192,11 +193,16 @@ class ChildProcess:
                 return old
             return self._replaced(old, Record(recipe))
 
-    def _put_back(self) -> Record:
+    def _put_back(self, wanted: Recipe) -> Record:
         with self._lock:
-            now, old = self._stopped(), self._records.previous()
-            if now is None or old is None:
-                raise CannotStage(f"nothing of {self._engine.name} was replaced", f"slotctl stage {self._engine.name}")
+            now = self._stopped()
+            if now is not None and not differences(wanted, now.recipe):
+                return now
+            old = self._records.previous()
+            if old is None or differences(wanted, old.recipe):
+                there = otherwise(wanted, now.recipe if now else None)
+                what = f"{self._engine.name} isn't the one that is wanted back: {there}; nor is what was replaced last"
+                raise CannotStage(what, f"slotctl stage {self._engine.name}")
             return self._replaced(old, old)
 
     def _stopped(self) -> Record | None:
@@ -373,5 +379,7 @@ def _executable(command: tuple[str, ...], env: dict[str, str]) -> str:
         )
     found = shutil.which(program, path=env.get("PATH", os.defpath))
     if found is None:
-        raise CannotStage(f"there is no program {program or '(empty command)'} that can be run", "correct the command")
+        what = f"there is no program {program or '(empty command)'} that can be run"
+        # The disk that a whole path is on may be mounted late.
+        raise CannotStage(what, "correct the command", passing="/" in program and not Path(program).exists())
     return found

@@ -15,7 +15,7 @@ from engines.spec import Engine, Pair
 from swap.compose import ComposeProject
 from swap.creation import Creation, CreationFile, body_of, later_networks
 from swap.dockerd import Docker, DockerSaid
-from swap.drift import Difference, differences
+from swap.drift import Difference, differences, nearest, otherwise
 from swap.ports import CannotStage, Fault, Recipe, Sight
 
 KEPT = "slotproxy-kept"  # images that a kept creation needs: slotproxy-kept:ENGINE
@@ -50,16 +50,20 @@ class Staging:
         await asyncio.to_thread(self._creation.succeed)
         return after
 
-    async def put_back(self) -> Sight:
-        """Does nothing where the replaced one is in place already. Raises CannotStage, the present one in place."""
-        creation = await asyncio.to_thread(self._creation.read)
-        if creation is None:
-            raise CannotStage(f"staging has replaced no container of {self.engine.name}")
+    async def put_back(self, wanted: Recipe) -> Sight:
+        """Does nothing where the wanted one is in place already. Raises CannotStage, the present one in place.
+
+        A staging that failed has left the wanted one there, and what is kept is then an older one: never made again.
+        """
         now = await self._stopped()
-        if now.recipe is None or differences(creation.recipe, now.recipe):
-            now = await self._make_again(creation, now.id)
-        await asyncio.to_thread(self._creation.succeed)
-        return now
+        if now.recipe is not None and not differences(wanted, now.recipe):
+            return now
+        kept = await asyncio.to_thread(self._creation.kept)
+        found = nearest(wanted, (now.recipe, *(creation.recipe for creation in kept)))
+        if found is None:
+            what = f"container {self.name} isn't the one that is wanted back: {otherwise(wanted, now.recipe)}"
+            raise CannotStage(f"{what}; and staging has kept none that is", "recreate it by hand")
+        return await self._make_again(kept[found - 1], now.id) if found else now
 
     async def _stopped(self) -> Sight:
         sight = await self._look()
@@ -112,7 +116,7 @@ class Staging:
     async def _restore(self, before: Sight) -> None:
         now = await self._stopped()
         if now.id != before.id:
-            creation = await asyncio.to_thread(self._creation.read) if before.id else None
+            creation = await asyncio.to_thread(self._creation.replacing) if before.id else None
             if creation is None:
                 await self._docker.remove(now.id)
             else:

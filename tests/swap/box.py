@@ -102,5 +102,7 @@ def spoil(path: Path, damage: str) -> None:
         path.mkdir()
     elif damage == "fifo":
         os.mkfifo(path)
+    elif damage == "loop":
+        path.symlink_to(path)
     elif damage != "missing":
         path.write_bytes(content[:-1] if damage == "truncated" else b"garbage " * 1000)

@@ -18,10 +18,9 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from engines.spec import GiB, Pair
-from swap.drift import differences
+from swap.drift import differences, nearest
 from swap.ledger import key
 from swap.ports import (
     CannotStage,
@@ -210,14 +209,14 @@ class FakeRuntime:
         self._replaced = self.sight.recipe
         return self.create(recipe)
 
-    async def put_back(self) -> Sight:
+    async def put_back(self, recipe: Recipe) -> Sight:
         await self._obey("put_back")
         if self.sight.running:
             raise CannotStage(f"{self.engine} is running", "stop it first")
-        if self._replaced is None:
-            raise CannotStage(f"nothing of {self.engine} was replaced", "stage it from its compose file")
-        recipe, self._replaced = self._replaced, None
-        return self.create(recipe)
+        found = nearest(recipe, (self.sight.recipe, self._replaced))
+        if found is None:
+            raise CannotStage(f"{self.engine}: neither there nor kept is what is wanted back", "stage it")
+        return self.create(self._replaced) if found and self._replaced else self.sight
 
     async def start(self, id: str) -> None:
         await self._obey("start")
@@ -283,8 +282,7 @@ class FakeRuntime:
         """It runs, unless it finds too little memory or was told to exit. Running already: nothing happens."""
         if self.sight.running:
             return
-        # As Docker writes it; the last digits keep two starts apart.
-        started = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}{next(self._serial) % 1000:03d}Z"
+        started = f"start-{next(self._serial)}"
         self.sight = replace(self.sight, status=Status.RUNNING, started_at=started, exit_code=None, pid=1)
         self._tell(RuntimeEvent(Change.STARTED, self.sight.id))
         self.logs[self.sight.id] = self._behaviour().log

@@ -20,7 +20,7 @@ import pytest
 
 from engines.spec import Pair
 from swap.drift import differences
-from swap.ports import CannotStage, CannotStart, Change, Exit, Runtime, RuntimeEvent, Sight, Status
+from swap.ports import CannotStage, CannotStart, Change, Exit, Recipe, Runtime, RuntimeEvent, Sight, Status
 
 ENGINE = '''
 """An engine that does nothing but live: MODE is `polite`, `deaf` or `failing`."""
@@ -97,7 +97,7 @@ class RuntimeContract:
     async def test_put_back_makes_the_replaced_one_again(self, bed: RuntimeBed) -> None:
         old = await bed.runtime.stage(bed.hello)
         await bed.runtime.stage(bed.changed)
-        back = await bed.runtime.put_back()
+        back = await bed.runtime.put_back(_recipe(old))
         assert back.status is Status.CREATED
         assert back.recipe == old.recipe
         await bed.runtime.start(back.id)
@@ -107,19 +107,41 @@ class RuntimeContract:
         old = await bed.runtime.stage(bed.hello)
         await bed.runtime.stage(bed.changed)
         await bed.runtime.stage(bed.changed)
-        assert (await bed.runtime.put_back()).recipe == old.recipe
+        assert (await bed.runtime.put_back(_recipe(old))).recipe == old.recipe
 
-    async def test_with_nothing_replaced_there_is_nothing_to_put_back(self, bed: RuntimeBed) -> None:
+    async def test_what_is_wanted_back_and_is_there_is_left_untouched(self, bed: RuntimeBed) -> None:
+        staged = await bed.runtime.stage(bed.hello)
         with pytest.raises(CannotStage):
-            await bed.runtime.put_back()
+            await bed.runtime.stage(bed.missing)
+        assert await bed.runtime.put_back(_recipe(staged)) == staged
+        assert await bed.runtime.look() == staged
+
+    async def test_what_is_wanted_back_is_not_changed_for_an_older_one_that_is_kept(self, bed: RuntimeBed) -> None:
+        await bed.runtime.stage(bed.hello)
+        await bed.runtime.stage(bed.changed)
+        staged = await bed.runtime.stage(bed.hello)
+        with pytest.raises(CannotStage):
+            await bed.runtime.stage(bed.missing)
+        assert await bed.runtime.put_back(_recipe(staged)) == staged
+        assert await bed.runtime.look() == staged
+
+    async def test_what_is_neither_there_nor_kept_is_refused_and_nothing_is_touched(self, bed: RuntimeBed) -> None:
+        wanted = await bed.runtime.declared(bed.deaf)
+        with pytest.raises(CannotStage):
+            await bed.runtime.put_back(wanted)
+        await bed.runtime.stage(bed.hello)
+        staged = await bed.runtime.stage(bed.changed)
+        with pytest.raises(CannotStage):
+            await bed.runtime.put_back(wanted)
+        assert await bed.runtime.look() == staged
 
     async def test_a_running_engine_is_never_staged_nor_put_back_over(self, bed: RuntimeBed) -> None:
-        await bed.runtime.stage(bed.hello)
+        old = await bed.runtime.stage(bed.hello)
         running = await _started(bed, bed.changed)
         with pytest.raises(CannotStage, match="running"):
             await bed.runtime.stage(bed.hello)
         with pytest.raises(CannotStage, match="running"):
-            await bed.runtime.put_back()
+            await bed.runtime.put_back(_recipe(old))
         assert await bed.runtime.look() == running
 
     async def test_a_pair_that_cant_be_made_leaves_the_old_one_there(self, bed: RuntimeBed) -> None:
@@ -201,6 +223,11 @@ class RuntimeContract:
             while RuntimeEvent(Change.DIED, running.id, 0) not in seen:
                 seen.add(await anext(events))
             assert {event.change for event in seen} <= {Change.STOPPED, Change.DIED}
+
+
+def _recipe(sight: Sight) -> Recipe:
+    assert sight.recipe is not None
+    return sight.recipe
 
 
 async def _started(bed: RuntimeBed, pair: Pair) -> Sight:

@@ -118,6 +118,7 @@ async def test_parts_of_a_split_artifact_need_not_be_on_the_command_line(box: Bo
     ("damage", "words"),
     [
         ("missing", "does not exist"),
+        ("loop", "Too many levels of symbolic links"),
         ("truncated", "is truncated"),
         ("directory", "is a directory"),
         ("fifo", "is not a regular file"),

@@ -122,8 +122,9 @@ async def test_a_missing_file_is_named(tmp_path: Path, binary: Path) -> None:
 async def test_a_compose_that_hangs_is_killed(file: Path, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     stuck = _script(tmp_path / "stuck", f"import time\nwhile True: open({str(alive)!r}, 'w').close(); time.sleep(0.05)")
-    with pytest.raises(CannotStage, match="didn't end"):
+    with pytest.raises(CannotStage, match="didn't end") as slow:
         await ComposeProject(file, "ninfer", NOWHERE, [str(stuck)], reading=0.5).name(_pair())
+    assert slow.value.passing
     alive.unlink(missing_ok=True)
     await asyncio.sleep(0.3)
     assert not alive.exists()
@@ -150,6 +151,16 @@ async def test_version_one_is_refused_by_name(tmp_path: Path, monkeypatch: pytes
     _script(tmp_path / "docker-compose", "print('1.29.2')")
     with pytest.raises(CannotStage, match=r"1\.29\.2 is version 1"):
         await find_compose({"PATH": str(tmp_path)})
+
+
+async def test_a_compose_that_is_too_slow_to_say_its_version_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTPROXY_COMPOSE", str(_script(tmp_path / "slow", "import time; time.sleep(600)")))
+    monkeypatch.setattr("swap.compose.READING", 0.5)
+    with pytest.raises(CannotStage, match="didn't end") as slow:
+        await find_compose({})
+    assert slow.value.passing
 
 
 async def test_without_compose_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from swap.moves import Code
-from swap.ports import CardUnknown, Foreign, Sight
+from swap.ports import CannotStage, CardUnknown, Fault, Foreign, Sight, Unreachable
 from tests.simulated_time import in_simulated_time
-from tests.swap.world import GONE, VERIFIED, World, until
+from tests.swap.world import FILES, GONE, VERIFIED, World, until
+
+DAMAGED = Unreachable("current.json is damaged", "move it away")
 
 
 def touched(world: World) -> list[str]:
@@ -56,7 +58,8 @@ async def test_what_is_configured_no_more_gives_way_to_the_default(world: World)
 async def test_what_isnt_verified_is_never_started(world: World) -> None:
     world.served("ninfer:v2")
     async with world.running(verified=()):
-        assert "refusing: nothing runs; strata:current can't be started: strata:current never ran" in world.gate.state
+        assert "refusing: nothing runs; ninfer:v2 can't be started: ninfer:v2 never ran" in world.gate.state
+        assert "; strata:current can't be started: strata:current never ran" in world.gate.state
         await asyncio.sleep(1000)
     assert touched(world) == []
 
@@ -217,6 +220,60 @@ async def test_a_foreign_container_of_an_engines_name_is_left_alone_and_the_othe
 
 
 @in_simulated_time
+async def test_an_engine_that_cant_be_looked_at_is_no_reason_to_leave_the_other_unserved(world: World) -> None:
+    world.served("ninfer:v2")
+    world.strata.run(world.strata.recipes["current"])
+    world.ninfer.fail("look", DAMAGED, times=1000)
+    async with world.running():
+        assert world.gate.state == "open strata"
+    assert touched(world) == []
+
+
+@in_simulated_time
+async def test_nothing_is_started_beside_an_engine_that_cant_be_looked_at(world: World) -> None:
+    world.ninfer.fail("look", DAMAGED, times=3)
+    async with world.running():
+        assert not world.controller.state.person
+        assert "current.json is damaged; move it away" in world.controller.state.dark
+        assert world.up == set()
+        await until(lambda: world.gate.state == "open strata")
+    assert touched(world) == ["strata start"]
+
+
+@in_simulated_time
+@pytest.mark.parametrize("why", [Fault("its disk stalls"), CannotStage("compose can't use ninfer.yml")])
+async def test_what_runs_is_adopted_also_where_nobody_can_tell_what_is_declared(world: World, why: Fault) -> None:
+    world.ninfer.run(world.ninfer.recipes["v2"])
+    world.ninfer.fail("declared", why, times=2)
+    async with world.running():
+        assert world.gate.state == "open ninfer"
+        assert world.controller.state.serving is not None
+        assert world.controller.state.serving.label == "ninfer:?"
+    assert touched(world) == []
+
+
+@in_simulated_time
+async def test_which_pair_runs_is_asked_again_where_docker_is_gone_just_then(world: World) -> None:
+    world.ninfer.run(world.ninfer.recipes["v2"])
+    world.ninfer.fail("declared", GONE)
+    async with world.running():
+        await until(lambda: world.gate.state == "open ninfer")
+        assert world.controller.state.serving is not None
+        assert world.controller.state.serving.label == "ninfer:v2"
+
+
+@in_simulated_time
+async def test_what_runs_is_adopted_also_where_its_artifact_is_a_loop_of_symlinks(world: World) -> None:
+    artifact = world.folder / "models" / FILES["v2"]
+    world.ninfer.run(world.ninfer.recipes["v2"])
+    artifact.unlink()
+    artifact.symlink_to(artifact)
+    async with world.running(verified=()):
+        assert world.gate.state == "open ninfer"
+    assert touched(world) == []
+
+
+@in_simulated_time
 async def test_a_damaged_journal_is_no_reason_to_leave_what_runs_unserved(world: World) -> None:
     world.served("strata:current")
     (world.folder / "state" / "journal.json").write_bytes(b"\0" * 40)
@@ -244,6 +301,45 @@ async def test_a_driver_that_loads_late_is_waited_for_and_no_person_is_asked_for
         world.card.unknown = None
         await until(lambda: world.gate.state == "open strata")
     assert touched(world) == ["strata start"]
+
+
+@in_simulated_time
+async def test_a_disk_that_is_mounted_late_is_waited_for_and_no_person_is_asked_for(world: World) -> None:
+    artifact = world.folder / "models" / "strata.gguf"
+    await world.verify("strata:current")
+    artifact.rename(artifact.with_suffix(".away"))
+    async with world.running(verified=()):
+        assert f"{artifact} does not exist" in world.controller.state.dark
+        assert not world.controller.state.person
+        artifact.with_suffix(".away").rename(artifact)
+        await until(lambda: world.gate.state == "open strata")
+    assert touched(world) == ["strata start"]
+
+
+@in_simulated_time
+async def test_a_compose_that_answers_late_is_asked_again(world: World) -> None:
+    world.strata.fail("declared", CannotStage("compose didn't end", "see what Docker is doing", passing=True), times=2)
+    async with world.running():
+        await until(lambda: world.gate.state == "open strata")
+    assert touched(world) == ["strata start"]
+
+
+@in_simulated_time
+async def test_the_default_is_tried_before_what_served_last_is_waited_for(world: World) -> None:
+    world.served("ninfer:v2")
+    world.ninfer.fail("declared", CannotStage("compose didn't end", passing=True))
+    async with world.running():
+        assert world.gate.state == "open strata"
+    assert touched(world) == ["strata start"]
+
+
+@in_simulated_time
+async def test_what_served_last_is_waited_for_where_the_default_is_refused_for_good(world: World) -> None:
+    world.served("ninfer:v2")
+    world.ninfer.fail("declared", CannotStage("compose didn't end", passing=True))
+    async with world.running(verified=("ninfer:v2",)):
+        await until(lambda: world.gate.state == "open ninfer")
+    assert touched(world) == ["ninfer start"]
 
 
 @in_simulated_time

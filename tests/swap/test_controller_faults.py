@@ -373,6 +373,21 @@ async def test_the_same_engines_old_pair_is_put_back_as_it_was(world: World) -> 
 
 
 @in_simulated_time
+@pytest.mark.parametrize("earlier", [(), ("ninfer:v3", "ninfer:v2")])
+async def test_a_staging_that_fails_leaves_the_old_container_which_serves_again(
+    world: World, earlier: tuple[str, ...]
+) -> None:
+    async with world.serving("ninfer:v2"):
+        for label in earlier:  # what is kept then is an older one
+            assert (await world.swap(label, trial=True)).code == Code.SERVES
+        kept = world.ninfer.sight.id
+        world.ninfer.fail("stage", CannotStage("compose can't use ninfer.yml", "correct it"))
+        ended = await world.swap("ninfer:v3", trial=True)
+        assert (ended.code, ended.serving) == (Code.RESTORED, "ninfer:v2")
+        assert (world.ninfer.sight.id, world.gate.state) == (kept, "open ninfer")
+
+
+@in_simulated_time
 async def test_what_cant_be_put_back_is_dark_and_says_both_reasons(world: World) -> None:
     async with world.serving("ninfer:v2"):
         world.ninfer.behaviours["ninfer:v3"] = Behaviour(exits=1)

@@ -127,21 +127,22 @@ def test_a_body_names_the_volumes_that_hold_the_old_data() -> None:
 def test_a_kept_creation_outlives_the_process_and_counts_from_before_the_replacement(tmp_path: Path) -> None:
     first, second = Creation(_container(), IMAGE), Creation(_container(Id="2" * 64), IMAGE)
     file = CreationFile(tmp_path / "state" / "creation.json")
-    assert file.read() is None
+    assert file.kept() == ()
     file.begin(first)
-    assert CreationFile(tmp_path / "state" / "creation.json").read() == first
+    assert CreationFile(tmp_path / "state" / "creation.json").kept() == (first,)
     file.succeed()
     file.begin(second)
-    assert file.read() == second
+    assert file.replacing() == second
+    assert file.kept() == (second, first)
     file.give_up()
-    assert file.read() == first
+    assert file.kept() == (first,)
     assert first.recipe == created_recipe(_container(), IMAGE)
     file.begin(None)  # nothing is there: nothing will be replaced
     file.succeed()
-    assert file.read() is None
+    assert file.kept() == ()
 
 
 def test_a_damaged_creation_is_named(tmp_path: Path) -> None:
     (tmp_path / "creation.json").write_text('{"container"')
     with pytest.raises(CannotStage, match=r"creation\.json"):
-        CreationFile(tmp_path / "creation.json").read()
+        CreationFile(tmp_path / "creation.json").kept()

@@ -107,7 +107,8 @@ async def test_put_back_makes_the_same_container_by_every_field_that_docker_show
     workshop.edit("container_name", "labels: {edited: 'yes'}\n    container_name")
     staged = await runtime.stage(workshop.pair())
     assert staged.id != old.id
-    back = await workshop.open().put_back()  # by a daemon that was started anew
+    assert old.recipe is not None
+    back = await workshop.open().put_back(old.recipe)  # by a daemon that was started anew
     after = await workshop.inspect(back.id)
     assert _asked(after) == _asked(before)
     assert back.recipe == old.recipe
@@ -176,7 +177,7 @@ async def test_a_rebuild_under_the_same_tag_is_seen_and_staged_and_put_back_by_i
     assert (staged.recipe.image_id, staged.recipe.image_labels) == (second, (("build", "2"),))
     kept = await workshop.client("inspect_image", f"slotproxy-kept:{workshop.name}")
     assert kept["Id"] == first  # no prune takes what put_back needs
-    back = await runtime.put_back()
+    back = await runtime.put_back(old.recipe)
     assert back.recipe is not None
     assert back.recipe.image_id == first
     assert differences(old.recipe, back.recipe) == ()
@@ -227,7 +228,31 @@ async def test_a_container_that_isnt_what_was_declared_is_replaced_by_the_old_on
         await runtime.stage(workshop.pair({"GREETING": "new"}))
     now = await runtime.look()
     assert (now.status, now.recipe) == (Status.CREATED, old.recipe)
-    assert (await runtime.put_back()).recipe == oldest.recipe  # what the last good staging replaced
+    assert oldest.recipe is not None
+    assert (await runtime.put_back(oldest.recipe)).recipe == oldest.recipe  # what the last good staging replaced
+
+
+async def test_a_staging_that_fails_leaves_the_very_container_to_be_put_back(workshop: Workshop) -> None:
+    runtime, other = workshop.open(), workshop.pair({"GREETING": "other"})
+    for before in [(), (other, workshop.pair())]:  # an earlier swap there and back keeps an older creation
+        old = await runtime.stage(workshop.pair())
+        for pair in before:
+            old = await runtime.stage(pair)
+        workshop.edit("polite]", "polite")
+        with pytest.raises(CannotStage):
+            await runtime.stage(other)
+        workshop.edit("polite", "polite]")
+        assert old.recipe is not None
+        assert await workshop.open().put_back(old.recipe) == old
+
+
+async def test_what_is_wanted_back_and_is_neither_there_nor_kept_is_told(workshop: Workshop) -> None:
+    runtime = workshop.open()
+    wanted = await runtime.declared(workshop.pair({"GREETING": "gone"}))
+    staged = await runtime.stage(workshop.pair())
+    with pytest.raises(CannotStage, match="environment GREETING is 'hello', not 'gone'; and staging has kept none"):
+        await runtime.put_back(wanted)
+    assert await runtime.look() == staged
 
 
 async def test_where_nothing_was_before_a_wrong_one_is_taken_away(workshop: Workshop) -> None:
@@ -244,9 +269,10 @@ async def test_a_staging_that_was_cut_off_can_be_put_back(workshop: Workshop) ->
     assert runtime._staging is not None
     await runtime._staging._keep(old)
     await workshop.client("remove_container", old.id)  # the daemon was killed here
-    back = await workshop.open().put_back()
+    assert old.recipe is not None
+    back = await workshop.open().put_back(old.recipe)
     assert back.recipe == old.recipe
-    assert await workshop.open().put_back() == back
+    assert await workshop.open().put_back(old.recipe) == back
 
 
 async def test_another_container_of_the_service_under_another_name_is_not_given_to_compose(workshop: Workshop) -> None:

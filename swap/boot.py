@@ -1,0 +1,87 @@
+"""The look at start: what runs is adopted; where nothing runs, what served last is started, else the default.
+
+Engines are looked at one by one, so that the fault of one is no reason to leave another unserved. But nothing is
+started beside an engine that can't be looked at: it may be the one that holds the card.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from swap.checks import Checker, Verdict
+from swap.moves import Found, Unit
+from swap.ports import Fault, Foreign, Journal, Runtime, Sight
+
+READ_LIMIT = 10.0  # seconds to read the journal
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """What the look needs. `meet` names what runs, `expect` the unit of an allowed verdict; `say` tells people."""
+
+    runtimes: Mapping[str, Runtime]
+    checker: Checker
+    journal: Journal
+    default: str | None
+    say: Callable[[str], None]
+    meet: Callable[[str, Sight], Awaitable[Unit]]
+    expect: Callable[[Verdict], Awaitable[Unit]]
+
+    async def look(self, n: int) -> Found:
+        """The report. Raises a passing Fault when looking again may show more."""
+        up, unseen = await self._what_runs()
+        served = await self._served_last()
+        if up:
+            keep = up.get((served or "").partition(":")[0]) or min(up.values())
+            return Found(n, frozenset(up.values()), keep, None)
+        if unseen:
+            raise Fault("; ".join(dict.fromkeys(map(str, unseen))), passing=True)
+        start, why = await self._to_start(served)
+        return Found(n, frozenset(), None, start, why)
+
+    async def _what_runs(self) -> tuple[dict[str, Unit], list[Fault]]:
+        """What runs, by engine; and why the rest can't be told."""
+        up: dict[str, Unit] = {}
+        unseen: list[Fault] = []
+        for name, runtime in self.runtimes.items():
+            try:
+                sight = await runtime.look()
+                if sight.running:
+                    up[name] = await self.meet(name, sight)
+            except Foreign as foreign:  # it isn't ours, and that is all there is to know
+                self.say(str(foreign))
+            except Fault as fault:
+                self.say(f"{name} can't be looked at: {fault}")
+                structlog.get_logger("slotproxy.swap").error("look", engine=name, fault=str(fault))
+                unseen.append(fault)
+        return up, unseen
+
+    async def _served_last(self) -> str | None:
+        """None: nobody knows. A journal that can't be read is no reason to leave what runs unserved."""
+        try:
+            async with asyncio.timeout(READ_LIMIT):
+                return last.serving if (last := await asyncio.to_thread(self.journal.read)) else None
+        except (Fault, TimeoutError) as error:
+            structlog.get_logger("slotproxy.swap").error("journal", fault=str(error) or "its disk doesn't answer")
+            return None
+
+    async def _to_start(self, served: str | None) -> tuple[Unit | None, str]:
+        """What served last, else the default; only what is verified. Raises Fault where time may mend a refusal."""
+        refused: list[Verdict] = []
+        for label in dict.fromkeys(filter(None, (served, self.default))):
+            engine, _, pair = label.partition(":")
+            verdict = await self.checker.judge(engine, pair or None, trial=False)
+            if verdict.allowed:
+                return await self.expect(verdict), ""
+            refused.append(verdict)
+        if not refused:
+            return None, "nothing runs, and no `default:` says what to start; `slotctl swap to-ENGINE` does"
+        each = dict.fromkeys(f"{verdict.label} can't be started: {verdict.why}" for verdict in refused)
+        why = f"nothing runs; {'; '.join(each)}"
+        if any(verdict.passing for verdict in refused):  # a driver or a disk that comes late, say
+            raise Fault(why, passing=True)
+        return None, why
