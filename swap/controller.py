@@ -343,7 +343,7 @@ class Controller:
 
     def _answer(self, order: Order, code: Code, why: str) -> None:
         serving = self.state.serving.label if self.state.serving else None
-        text = _truth(code, serving, why) + self._notes.pop(order.id, "") + self._unproven(code)
+        text = _truth(code, serving, why) + (self._notes.pop(order.id, "") or self._unproven(code))
         for ticket in [t for t in self._tickets if t.order.id == order.id]:
             elapsed = time.monotonic() - ticket.since
             ticket.news.put_nowait(Ended(int(code), text, serving, elapsed))
