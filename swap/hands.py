@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from engines.spec import Engine, Pair
-from swap.address import listener
 from swap.boot import Boot
 from swap.checks import Checker, Verdict
 from swap.drift import differences
+from swap.inspection import inspect, replaced
 from swap.known import Known, unit_of
 from swap.lastwords import how_it_ended
 from swap.moves import (
@@ -81,6 +80,7 @@ class Wish:
     stage: bool = True
     drain: float | None = None
     verdict: Verdict | None = None
+    unit: Unit | None = None  # what it means, once checked
 
 
 @dataclass(slots=True)
@@ -108,6 +108,7 @@ class Hands:
     say: Callable[[str], None]
     in_flight: Callable[[], int]
     times: Times = field(default_factory=Times)
+    serving: Callable[[], Unit | None] = lambda: None  # set by the controller, who knows
     known: dict[Unit, Known] = field(default_factory=dict)
     wishes: dict[int, Wish] = field(default_factory=dict)
     warmed: dict[Unit, Warmed] = field(default_factory=dict)
@@ -140,7 +141,7 @@ class Hands:
             case Free():
                 return await self._free(effect)
             case Inspect():
-                return await self._inspect(effect)
+                return await self._inspect(effect, order)
             case Start():
                 return await self._start(effect)
             case Warm():
@@ -193,9 +194,19 @@ class Hands:
         wish = self.wishes[order.id]
         verdict = await self.checker.judge(order.engine, order.pair, trial=order.trial, may_stage=wish.stage)
         wish.verdict = verdict
-        if not verdict.allowed:
-            return Failed(effect.n, verdict.why)
-        return Checked(effect.n, await self.expect(verdict, stage=wish.stage))
+        if verdict.allowed:
+            wish.unit = await self.expect(verdict, stage=wish.stage)
+            return Checked(effect.n, wish.unit)
+        if (unit := self.serving()) is not None and await self._means(verdict, unit):
+            return Checked(effect.n, unit)  # nothing is started: that it isn't verified is said, and changes nothing
+        return Failed(effect.n, verdict.why)
+
+    async def _means(self, verdict: Verdict, unit: Unit) -> bool:
+        """Is this unit what the verdict is about?"""
+        if verdict.declared is None:
+            return False
+        engine = self.engines[verdict.engine]
+        return await unit_of(engine, engine.pairs[verdict.pair], verdict.declared) == unit
 
     async def expect(self, verdict: Verdict, *, stage: bool = True) -> Unit:
         """The unit of an allowed verdict; what it declares is what must be found in its container from now on."""
@@ -224,21 +235,18 @@ class Hands:
         known.saw(sight)
         return Done(effect.n)
 
-    async def _inspect(self, effect: Inspect) -> Told:
-        """Is the stopped container what was checked, or what served? And does nobody answer in its place?"""
-        known = self.known[effect.unit]
-        sight = await self._runtime(effect.unit).look()
-        if sight.running:
-            return Failed(effect.n, f"{effect.unit.label} is running already, started by somebody else", passing=True)
-        if sight.recipe is None:
-            return Failed(effect.n, f"the container of {effect.unit.label} is gone")
-        if wrong := [one for one in differences(known.recipe, sight.recipe) if one.pair]:
-            fields = ", ".join(f"{one.field} is {one.created}, not {one.declared}" for one in wrong)
-            return Failed(effect.n, f"the container isn't that of {effect.unit.label}: {fields}")
-        address = urlsplit(known.engine.url)
-        if stale := await listener(address.hostname or "127.0.0.1", address.port or 80):
-            what = f"{stale} listens at {known.engine.url} already and would answer in its place; stop it"
-            return Failed(effect.n, what, passing=True)
+    async def _inspect(self, effect: Inspect, order: Order | None) -> Told:
+        """What was ordered, or has never been ready, must be what was checked; what served comes back as it is."""
+        unit, known = effect.unit, self.known[effect.unit]
+        sight = await self._runtime(unit).look()
+        await inspect(unit.label, known, sight)
+        if known.subject is not None and (files := await self.checker.changed(known.subject)):
+            wish = self.wishes.get(order.id) if order else None
+            if unit not in self.warmed or (wish is not None and wish.unit == unit):
+                if wish is not None:
+                    wish.unit = None  # from here on it can only be put back
+                raise replaced(unit.label, files)
+            self.say(f"{', '.join(files)} changed since {unit.label} served")
         known.saw(sight)
         return Done(effect.n)
 

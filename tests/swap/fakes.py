@@ -18,6 +18,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from engines.spec import GiB, Pair
 from swap.drift import differences, nearest
@@ -282,7 +283,8 @@ class FakeRuntime:
         """It runs, unless it finds too little memory or was told to exit. Running already: nothing happens."""
         if self.sight.running:
             return
-        started = f"start-{next(self._serial)}"
+        # As Docker writes it; the last digits keep two starts apart.
+        started = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}{next(self._serial) % 1000:03d}Z"
         self.sight = replace(self.sight, status=Status.RUNNING, started_at=started, exit_code=None, pid=1)
         self._tell(RuntimeEvent(Change.STARTED, self.sight.id))
         self.logs[self.sight.id] = self._behaviour().log
