@@ -12,17 +12,7 @@ The theory
     event with that number. When a start or stop passes its bound the controller says `Overdue` first: the call is
     still under way and its report comes late, or never.
 
-The rules (each is one small function with a name, so that a test can take it away and watch the walk fail)
-    stop_ordered       only a report that it stopped or died clears what is up, never an intention to stop
-    gate_closed        *serving* is about the engine, the gate about requests: closing the gate unserves nothing
-    to_restore         only an engine that was serving can be what we restore
-    is_current         a late report of an old effect changes nothing …
-    learnt_up          … except "it is up", which is never discarded
-    overdue            after a time-out the unit is *unknown* until the call has ended and a look has answered
-    in_the_way         never start while another is up or unknown
-    must_inspect       never start without a good inspection of that very container
-    must_drain         never stop the holder with the gate open
-    tries_again        from every reachable state there is a way to serving; where only time is needed, by itself
+The rules that the tree must keep are in `swap.rules`, each one small function with a name.
 
 No clock here: deadlines are the controller's and come back as events.
 """
@@ -32,6 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from swap import rules
 from swap.moves import (
     Aborted,
     Answer,
@@ -76,70 +67,6 @@ MAX_ATTEMPT = 6  # the back-off grows so often (the controller says how long eac
 
 
 START = State(doing=Look(1), number=1)  # the controller runs START.doing first
-
-# ------------------------------------------------------------------------------------------------- the rules
-
-
-def stop_ordered(state: State, unit: Unit) -> State:
-    """Only a report clears `up`. What we stop doesn't serve any more, though, and is what we would restore."""
-    if state.serving == unit:
-        return replace(state, serving=None, last=unit, closed=False)
-    return state
-
-
-def gate_closed(state: State) -> State:
-    """Closing the gate is about requests; the engine goes on serving those in flight."""
-    return replace(state, closed=True)
-
-
-def to_restore(state: State) -> Unit | None:
-    """What to put back after a failure: the unit that was serving, never one that merely was up."""
-    return state.last
-
-
-def is_current(state: State, n: int) -> bool:
-    """Is this the report that we await?"""
-    return state.doing is not None and state.doing.n == n
-
-
-def learnt_up(state: State, unit: Unit) -> State:
-    """Whoever says it and however late: it is up, so what was freed isn't any more.
-
-    An engine has one container: what else of it was up, and may have served, isn't there any more.
-    """
-    others = frozenset(other for other in state.up if other.engine != unit.engine)
-    serving = state.serving
-    if serving is not None and serving.engine == unit.engine and serving != unit:
-        state = replace(state, serving=None, last=serving, dark=f"{serving.label} was replaced by {unit.label}")
-    return replace(state, up=others | {unit}, freed=None, own=None)
-
-
-def overdue(state: State, effect: Start | Stop) -> State:
-    """Nobody knows whether it is up; nothing starts until the call has ended and a look has answered."""
-    state = replace(state, doing=None)
-    if isinstance(effect, Start):
-        return replace(state, starting=state.starting | {effect.unit})
-    return replace(state, stopping=state.stopping | {effect.unit})
-
-
-def in_the_way(state: State, goal: Unit | None) -> frozenset[Unit]:
-    """What must be down before the goal may start: all that is up beside it, and whatever never got ready."""
-    return frozenset(unit for unit in state.up if unit == state.spoiled or goal not in (None, unit))
-
-
-def must_inspect(state: State, goal: Unit) -> bool:
-    return state.inspected != goal
-
-
-def must_drain(state: State, victim: Unit) -> bool:
-    """The unit that serves is stopped only after its requests have ended behind a closed gate."""
-    return state.serving == victim and not state.drained
-
-
-def tries_again(state: State, passing: bool) -> bool:
-    """Nothing is left to fall back on: does time mend it?"""
-    return passing and (state.goal or state.serving) is not None
-
 
 # ------------------------------------------------------------------------------------------------- step
 
@@ -193,7 +120,7 @@ def _next(state: State) -> Step:
             return _stage(state, state.target)
         state = _aim(state, state.target)
     goal = state.goal or state.serving
-    if victims := in_the_way(state, goal):
+    if victims := rules.in_the_way(state, goal):
         return _stop(state, min(victims))
     if goal is None:
         return state, ()
@@ -224,7 +151,7 @@ def _bring_up(state: State, goal: Unit) -> Step:
         return _stage(state, goal)
     if goal not in (state.freed, state.own):
         return _do(state, Free(state.number + 1, goal))
-    if must_inspect(state, goal):
+    if rules.must_inspect(state, goal):
         return _do(state, Inspect(state.number + 1, goal))
     return _do(state, Start(state.number + 1, goal))
 
@@ -243,10 +170,10 @@ def _stage(state: State, unit: Unit) -> Step:
 
 
 def _stop(state: State, victim: Unit) -> Step:
-    if must_drain(state, victim):
+    if rules.must_drain(state, victim):
         cut = state.order is not None and state.order.cut
-        return _do(gate_closed(state), Drain(state.number + 1, cut))
-    return _do(stop_ordered(state, victim), Stop(state.number + 1, victim))
+        return _do(rules.gate_closed(state), Drain(state.number + 1, cut))
+    return _do(rules.stop_ordered(state, victim), Stop(state.number + 1, victim))
 
 
 # ------------------------------------------------------------------------------------------------- orders
@@ -304,8 +231,8 @@ def _end(state: State, code: Code, why: str) -> Step:
 
 
 def _up(state: State, event: Up) -> Step:
-    ours = is_current(state, event.n)
-    state = learnt_up(state, event.unit)
+    ours = rules.is_current(state, event.n)
+    state = rules.learnt_up(state, event.unit)
     if ours:
         return _go_on(replace(state, doing=None))
     settled = state.doing is None or isinstance(state.doing, Rest)
@@ -345,7 +272,7 @@ def _down(state: State, unit: Unit) -> State:
 def _overdue(state: State, n: int) -> State:
     match state.doing:
         case (Start() | Stop()) as effect if effect.n == n:
-            return overdue(state, effect)
+            return rules.overdue(state, effect)
         case _:
             return state
 
@@ -354,7 +281,7 @@ def _overdue(state: State, n: int) -> State:
 
 
 def _report(state: State, event: Report) -> Step:
-    if not is_current(state, event.n):
+    if not rules.is_current(state, event.n):
         return state, ()
     doing, state = state.doing, replace(state, doing=None)
     match doing, event:
@@ -430,7 +357,7 @@ def _seen(state: State, unit: Unit, is_up: bool) -> Step:
     """An overdue call has ended, and this is how it ended."""
     was_start = unit in state.starting
     state = replace(state, starting=state.starting - {unit}, stopping=state.stopping - {unit})
-    state = learnt_up(state, unit) if is_up else _down(state, unit)
+    state = rules.learnt_up(state, unit) if is_up else _down(state, unit)
     if is_up and not was_start:
         return _failed(state, f"{unit.label} could not be stopped", passing=True)
     if not is_up and was_start and state.goal == unit:
@@ -443,7 +370,7 @@ def _cannot_ask(state: State, why: str) -> Step:
     effects: tuple[Effect, ...] = ()
     if state.order:
         code = Code.RESTORED if state.serving else Code.DARK
-        goal = to_restore(state) if state.target else state.goal
+        goal = rules.to_restore(state) if state.target else state.goal
         state, effects = _end(replace(state, goal=goal), code, why)
     state, rest = _rest(replace(state, dark=why))
     return state, effects + rest
@@ -477,14 +404,14 @@ def _failed(state: State, why: str, passing: bool, tried: Unit | None = None) ->
     if state.order and target and not state.failure:
         if tried == target:
             effects = (Record(target, False, state.order, why),)
-        goal = to_restore(state)
+        goal = rules.to_restore(state)
         state = replace(state, failure=why, goal=goal, given_up=False)
         if goal:
             return state, effects
         unready = target if target in state.up else state.spoiled
         state, answer = _end(replace(state, dark=why, spoiled=unready), Code.DARK, why)
         return _back_to_wanted(state), effects + answer
-    again = tries_again(state, passing)
+    again = rules.tries_again(state, passing)
     if state.order and not state.target:  # cut short for the order, which is next
         return replace(state, goal=state.goal if again else None, dark=why), effects
     state = replace(state, dark=f"{state.failure}; then {why}" if state.failure else why)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from swap import machine
+from swap import machine, rules
 from swap.moves import Start, Stop, Unit, Up
 from swap.state import State
 from tests.swap.walk import ONE_ENGINE, TWO_ENGINES, Violation, walk
 
 pytestmark = pytest.mark.timeout(300)
 
-STOP_ORDERED = machine.stop_ordered  # as they are, for the versions below that lack something
+STOP_ORDERED = rules.stop_ordered  # as they are, for the versions below that lack something
 UP = machine._up
 
 
@@ -55,7 +55,7 @@ def _is_current(state: State, n: int) -> bool:
 
 def _up(state: State, event: Up) -> machine.Step:
     """Without: "it is up" is dropped like any other late report."""
-    return UP(state, event) if machine.is_current(state, event.n) else (state, ())
+    return UP(state, event) if rules.is_current(state, event.n) else (state, ())
 
 
 def _overdue(state: State, effect: Start | Stop) -> State:
@@ -81,7 +81,7 @@ WITHOUT: list[tuple[str, Callable[..., Any], str]] = [
 def test_without_this_rule_the_walk_prints_a_violating_path(
     rule: str, without: Callable[..., Any], promise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, rule, without)
+    monkeypatch.setattr(machine if rule == "_up" else rules, rule, without)
     with pytest.raises(Violation) as broken:
         walk(TWO_ENGINES)
     message = str(broken.value)
