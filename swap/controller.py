@@ -231,7 +231,8 @@ class Controller:
         fault = await self._write_journal(type(effect).__name__.lower()) if isinstance(effect, CHANGES) else None
         if fault is not None and self.state.order is not None and not self.state.failure:
             # What served may come back without a journal; nothing new is begun without one.
-            self._events.put_nowait(Failed(effect.n, f"the journal can't be written: {fault}", passing=True))
+            why = f"the journal can't be written: {fault}"
+            self._events.put_nowait(Failed(effect.n, why, passing=True, interrupted=True))
             return
         self._task = tasks.create_task(self._carry_out(effect), name=f"{type(effect).__name__} {effect.n}")
         await asyncio.sleep(0)  # a task that is cancelled before it has begun would report nothing

@@ -297,7 +297,7 @@ def _report(state: State, event: Report) -> Step:
             return _cannot_ask(state, why)
         case Warm(_, unit), Done():
             return _ready(state, unit)
-        case Warm(), Failed(_, why, interrupted=True):
+        case ((Warm() | Start()), Failed(_, why, interrupted=True)):
             return _failed(state, why, passing=True)
         case Warm(_, unit), Failed(_, why, passing, gone):
             state = _down(state, unit) if gone else replace(state, spoiled=unit)

@@ -119,7 +119,7 @@ class Done:
 class Failed:
     """`passing`: time may mend it. `gone`: the unit that was awaited isn't running any more.
 
-    `interrupted`: the wait was ended by `Interrupt`; it says nothing about what was awaited.
+    `interrupted`: it was ended by `Interrupt`, or never begun; it says nothing about the unit.
     """
 
     n: int

@@ -10,7 +10,7 @@ import pytest
 from engines.ninfer.sample import write_artifact
 from swap import controller as controller_module
 from swap.moves import Code
-from swap.ports import Fault
+from swap.ports import Fault, Outcome
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import FILES, World, until
 
@@ -125,6 +125,16 @@ async def test_without_a_journal_nothing_is_changed(world: World, label: str) ->
         assert world.gate.state == "open strata"
         draft.rmdir()
         assert (await world.swap("ninfer")).code == Code.SERVES
+
+
+@in_simulated_time
+async def test_a_start_that_the_journal_forbids_is_no_failure_of_the_pair(world: World) -> None:
+    async with world.serving():
+        world.when("strata stop [stop]", lambda: spoil_journal(world))
+        ended = await world.swap("ninfer:v3", trial=True)
+        assert (ended.code, ended.serving) == (Code.RESTORED, "strata:current")
+        assert "ninfer start" not in " ".join(world.story)
+        assert not [one for one in world.ledger.evidence() if one.outcome is Outcome.FAILED]
 
 
 @in_simulated_time
