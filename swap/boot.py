@@ -54,9 +54,8 @@ class Boot:
                     up[name] = await self.meet(name, sight)
             except Foreign as foreign:  # it isn't ours, and that is all there is to know
                 self.say(str(foreign))
-            except Fault as fault:
+            except Fault as fault:  # the watch logs it, once and not at each try
                 self.say(f"{name} can't be looked at: {fault}")
-                structlog.get_logger("slotproxy.swap").error("look", engine=name, fault=str(fault))
                 unseen.append(fault)
         return up, unseen
 

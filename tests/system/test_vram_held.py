@@ -5,6 +5,7 @@ The old engine comes back as soon as its own need is free, if that takes longer 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from tests.system.traps import (
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 LINGER = 2.0  # seconds
+PYTHON = Path(sys.executable).name  # as a holder is named
 FIRST_REST = 5.0  # seconds until what failed for a passing reason is tried again
 
 
@@ -63,7 +65,7 @@ def test_the_target_is_not_started_into_held_memory_and_the_old_engine_comes_bac
         code, words = swap(house, "to-ninfer", "--trial")
         assert code == RESTORED, words
         assert "strata:current serves again" in words
-        assert f"held by pid {holder.pid} (python squatter.py, 15.0 GiB, in no container)" in words
+        assert f"held by pid {holder.pid} ({PYTHON} squatter.py, 15.0 GiB, in no container)" in words
         assert "only 17.0 GiB of the card are free, 20.2 GiB are needed" in words
         assert house.running() == ["strata"]
         assert holder.poll() is None  # nobody was killed
