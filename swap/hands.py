@@ -79,7 +79,6 @@ class Wish:
 
     stage: bool = True
     drain: float | None = None
-    verdict: Verdict | None = None
     unit: Unit | None = None  # what it means, once checked
 
 
@@ -193,7 +192,6 @@ class Hands:
         order = effect.order
         wish = self.wishes[order.id]
         verdict = await self.checker.judge(order.engine, order.pair, trial=order.trial, may_stage=wish.stage)
-        wish.verdict = verdict
         if verdict.allowed:
             wish.unit = await self.expect(verdict, stage=wish.stage)
             return Checked(effect.n, wish.unit)

@@ -317,7 +317,6 @@ class JournalEntry:
     goal: str | None = None
     order: str | None = None
     trial: bool = False
-    refused: str | None = None  # a container id that we refused to serve
     when: str = ""
 
 

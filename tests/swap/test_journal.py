@@ -13,9 +13,7 @@ from swap.ports import Fault, JournalEntry
 STOPPING = JournalEntry(
     step="stopping", serving="strata:current", serving_id="c1", goal="ninfer:v3", order="o-7", trial=True
 )
-STARTING = JournalEntry(
-    step="starting", serving="strata:current", goal="ninfer:v3", refused="c9", when="2026-01-02T03:04:05Z"
-)
+STARTING = JournalEntry(step="starting", serving="strata:current", goal="ninfer:v3", when="2026-01-02T03:04:05Z")
 
 
 @pytest.fixture
