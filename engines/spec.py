@@ -144,6 +144,14 @@ class Pair:
         return f"{self.engine}:{self.name}"
 
 
+class Require(enum.Enum):
+    """What a pair must have before it gets the card without a trial. Each accepts what stands before it, too."""
+
+    VERIFIED = "verified"  # it has served on this card
+    ATTESTED = "attested"  # the operator says that it runs
+    CANDIDATE = "candidate"  # its files are there and fit
+
+
 @dataclass(frozen=True, slots=True)
 class ComposeService:
     """Where a container is declared."""
@@ -177,6 +185,8 @@ class Engine:
     passthrough: frozenset[str] = frozenset()
     probe_model: str | None = None  # the model name a probe sends; None: the first that GET /v1/models names
     probe_tokens: int = 4
+    trial_tokens: int = 64  # what a trial's completion asks for, so that its speed says something
+    require: Require = Require.VERIFIED
 
     @property
     def deployed_pair(self) -> Pair:

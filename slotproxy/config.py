@@ -58,6 +58,7 @@ class CardSettings:
     folder: Path | None = None
     headroom: int = 256 * MiB
     baseline: int = 0
+    on_change: str = "warn"  # or "refuse": what another GPU or driver than in the evidence means
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ def _card(keys: CardKeys, state: Path, at: Place) -> CardSettings:
             f"{show(keys.gpu)} is no GPU; write its index, or its UUID as `nvidia-smi -L` shows it"
         )
     folder = keys.folder or (state / "card" if keys.simulated is not None else None)
-    return CardSettings(gpu=gpu, folder=folder, **_set(keys, "simulated", "headroom", "baseline"))
+    return CardSettings(gpu=gpu, folder=folder, **_set(keys, "simulated", "headroom", "baseline", "on_change"))
 
 
 def _default(written: str | None, engines: Mapping[str, Engine], at: Place) -> str | None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from engines.profiles import PROFILES
-from engines.spec import ComposeService, Engine, Pair, Profile, Source
+from engines.spec import ComposeService, Engine, Pair, Profile, Require, Source
 from slotproxy.config_file import existing, host_path, secret
 from slotproxy.config_keys import ComposeKeys, EngineKeys, PairKeys, SourceKeys
 from slotproxy.config_yaml import Place
@@ -62,6 +62,8 @@ def _engine(name: str, keys: EngineKeys, at: Place) -> Engine:
         passthrough=_paths_of_urls(keys.passthrough or [], at / "passthrough"),
         probe_model=keys.probe_model,
         **({} if keys.probe_tokens is None else {"probe_tokens": keys.probe_tokens}),
+        **({} if keys.trial_tokens is None else {"trial_tokens": keys.trial_tokens}),
+        require=Require(keys.require or "verified"),
     )
 
 

@@ -7,7 +7,7 @@ set is None here; its default stands in `slotproxy.config` or comes from the eng
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -50,6 +50,10 @@ class CardKeys(Keys):
     folder: Annotated[Path | None, Meta(description="the simulated card's state (default: card, under state)")] = None
     headroom: Annotated[Size | None, Meta(description="free memory on top of the engine's need before a start")] = None
     baseline: Annotated[Size | None, Meta(description="what is always in use, such as a desktop")] = None
+    on_change: Annotated[
+        Literal["warn", "refuse"] | None,
+        Meta(description="what another GPU or driver than in a pair's evidence means (default: warn)"),
+    ] = None
 
 
 class ComposeKeys(Keys):
@@ -89,6 +93,11 @@ class EngineKeys(Keys):
     start_deadline: Annotated[Seconds | None, Meta(description="from start to ready (profile)")] = None
     probe_model: Annotated[str | None, Meta(description="the model of the completion that proves readiness")] = None
     probe_tokens: Annotated[Count | None, Meta(description="how many tokens that completion asks for")] = None
+    trial_tokens: Annotated[Count | None, Meta(description="how many tokens a trial's completion asks for")] = None
+    require: Annotated[
+        Literal["verified", "attested", "candidate"] | None,
+        Meta(description="what a pair must have before it gets the card without a trial (default: verified)"),
+    ] = None
     api_key_file: Annotated[Path | None, Meta(description="the file that holds the engine's API key")] = None
     passthrough: Annotated[list[str] | None, Meta(description="further paths of it that clients may reach")] = None
 

@@ -142,6 +142,7 @@ def build(settings: Settings, stop: asyncio.Event) -> Daemon:
         hasher=Hasher(settings.state / "hashes.json"),
         headroom=settings.card.headroom,
         baseline=settings.card.baseline,
+        strict=settings.card.on_change == "refuse",
     )
     hands = Hands(
         engines=settings.engines,

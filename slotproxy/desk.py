@@ -68,7 +68,7 @@ class Desk:
             "holder": state.holder.engine if state.holder else None,
             "pair": state.holder.label if state.holder else None,
             "serving": serving is not None,
-            "verified": None if known is None or known.subject is None else known.verified is not None,
+            "verified": None if known is None else known.verified,
             "since": self._since(),
             "gate": {
                 **{name: getattr(view, name) for name in ("state", "engine", "reason", "waiting", "waiting_bytes")},
@@ -176,8 +176,8 @@ class Desk:
     async def _pair(self, engine: Engine, pair: Pair) -> Json:
         verdict = await self.checker.judge(engine.name, pair.name, trial=True)
         served = verdict.verified
-        failed = self.ledger.last_failure(verdict.subject) if verdict.subject else None
-        state = "verified" if served else "failed" if failed else "declared"
+        failed = verdict.standing.failure if verdict.standing else None
+        state = verdict.state.value
         return {
             "label": pair.label,
             "deployed": pair.name == engine.deployed,
@@ -227,7 +227,7 @@ class Desk:
             extra=extra_of(known, Warmed(0.0, tokens, memory.used)),
         )
         await asyncio.to_thread(self.ledger.record, evidence)
-        known.verified = evidence
+        known.standing = await self.checker.standing_of(subject, known.pair.label)
         return {"code": 0, "text": f"{known.pair.label} is verified: it serves now ({time.monotonic() - began:.1f} s)"}
 
     async def _expect_read(self, known: Known, pair: Pair, subject: Subject) -> None:

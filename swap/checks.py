@@ -9,11 +9,12 @@ A trial lifts one refusal, the missing evidence. Nothing lifts the others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from engines.spec import Engine, GiB, Pair
+from engines.spec import Engine, GiB, Pair, Require
 from swap.artifacts import files_of, look_at, mend_of, source_of, used_files
 from swap.drift import Difference, differences, moved_tag
 from swap.hashing import Hasher
@@ -31,6 +32,7 @@ from swap.ports import (
     Status,
     Subject,
 )
+from swap.standing import PairState, Standing, standing
 
 FILES_LIMIT = 30.0  # seconds to resolve paths and read headers
 VERSION = "artifact_version"  # the key of `Evidence.extra` that holds the version of the artifact that was served
@@ -60,9 +62,17 @@ class Verdict:
     declared: Recipe | None = None
     sight: Sight | None = None
     subject: Subject | None = None  # of the declared recipe; None where its files are refused already
-    verified: Evidence | None = None
+    standing: Standing | None = None  # what is recorded of the subject; None where there is none
     stage: bool = False
     artifact_version: int | None = None
+
+    @property
+    def state(self) -> PairState:
+        return PairState.DECLARED if self.standing is None else self.standing.state
+
+    @property
+    def verified(self) -> Evidence | None:
+        return self.standing.served if self.standing is not None else None
 
     @property
     def allowed(self) -> bool:
@@ -101,7 +111,10 @@ class _Findings:
 
 
 class Checker:
-    """Judges pairs. It asks and reads, and changes nothing. `headroom` and `baseline` are bytes of the card."""
+    """Judges pairs. It asks and reads, and changes nothing. `headroom` and `baseline` are bytes of the card.
+
+    `strict`: evidence of another GPU or driver doesn't count.
+    """
 
     def __init__(
         self,
@@ -113,10 +126,11 @@ class Checker:
         hasher: Hasher,
         headroom: int,
         baseline: int,
+        strict: bool = False,
     ) -> None:
         self._engines, self._runtimes = engines, runtimes
         self._card, self._ledger, self._hasher = card, ledger, hasher
-        self._headroom, self._baseline = headroom, baseline
+        self._headroom, self._baseline, self._strict = headroom, baseline, strict
 
     async def judge(self, engine: str, pair: str | None, *, trial: bool, may_stage: bool = True) -> Verdict:
         """The verdict on a swap to this pair (None: the deployed one). What an operator can mend is never raised."""
@@ -138,6 +152,7 @@ class Checker:
         return Subject(
             engine=engine.name,
             image_id=recipe.image_id,
+            image_content=recipe.image_content,
             argv=mask_argv(recipe.argv),
             env=mask_env(recipe.env),
             files=tuple(files),
@@ -185,7 +200,7 @@ class Checker:
         _restart(engine, declared, None if stage or sight is None else sight.recipe, found)
         if sight is not None and (tag := moved_tag(sight)) is not None:
             found.warnings.append(f"the image's name means {tag.declared} now; the container has {tag.created}")
-        verified = await self._evidence(pair, subject, trial=trial, found=found)
+        standing = await self._evidence(engine, pair, subject, trial=trial, found=found)
         return Verdict(
             engine=engine.name,
             pair=pair.name,
@@ -196,7 +211,7 @@ class Checker:
             declared=declared,
             sight=sight,
             subject=subject,
-            verified=verified,
+            standing=standing,
             stage=stage,
             artifact_version=version,
         )
@@ -239,7 +254,7 @@ class Checker:
             found.warnings.append(f"the image {declared.image} has {label}={text!r}, which is no version")
         for one in reversed(self._ledger.evidence()):
             served = one.extra.get(VERSION)
-            if one.outcome is Outcome.SERVED and one.subject.image_id == declared.image_id and isinstance(served, int):
+            if one.outcome is Outcome.SERVED and _same_image(one.subject, declared) and isinstance(served, int):
                 return served, f"it served that on {one.when}"
         return None, ""
 
@@ -256,19 +271,46 @@ class Checker:
                 f"correct engines.{engine.name}.vram, or run it with less",
             )
 
-    async def _evidence(self, pair: Pair, subject: Subject | None, *, trial: bool, found: _Findings) -> Evidence | None:
+    async def standing_of(self, subject: Subject, label: str) -> Standing:
+        """What is recorded of it. A card that can't be asked is taken for a real one. Touches no file."""
+        card = None
+        with contextlib.suppress(Fault):
+            card = await self._card.identity()
+        return standing(self._ledger.evidence(), subject, label, card)
+
+    async def _evidence(
+        self, engine: Engine, pair: Pair, subject: Subject | None, *, trial: bool, found: _Findings
+    ) -> Standing | None:
         card = await found.ask(self._card.identity())
         if subject is None:
             return None
-        verified = self._ledger.verified(subject, card)
-        if verified is None and card is not None and not trial:
-            failure = self._ledger.last_failure(subject)
-            tried = f" (tried on {failure.when}: {failure.reason or 'failed'})" if failure else ""
+        known = standing(self._ledger.evidence(), subject, pair.label, card)
+        if card is None or trial:
+            return known
+        if not known.meets(engine.require):
             found.refuse(
-                f"{pair.label} never ran on this card{tried}",
+                f"{pair.label} {_unproven(known, engine.require)}",
                 f"`slotctl swap to-{pair.label} --trial` runs it, and its success is the evidence",
             )
-        return verified
+        elif self._strict:
+            for doubt in known.doubts:
+                mend = f"`slotctl swap to-{pair.label} --trial` proves it anew, or set `card.on_change: warn`"
+                found.refuse(f"{pair.label}: {doubt}", mend)
+        else:
+            found.warnings += known.doubts
+        return known
+
+
+def _unproven(known: Standing, require: Require) -> str:
+    """Why what is recorded isn't enough."""
+    if known.revoked is not None:
+        return f"was revoked on {known.revoked.when}: {known.revoked.reason}"
+    tried = f" (tried on {known.failure.when}: {known.failure.reason or 'failed'})" if known.failure else ""
+    if known.changed:
+        assert known.before is not None
+        return f"never ran on this card as it is now{tried}: since {known.before.when} {'; '.join(known.changed)}"
+    word = " nor was attested" if require is Require.ATTESTED else ""
+    return f"never ran on this card{word}{tried}"
 
 
 def _unknown(engine: str, pair: str, what: str, known: Mapping[str, object]) -> Verdict:
@@ -323,6 +365,10 @@ def _image(engine: Engine, pair: Pair, declared: Recipe, found: _Findings) -> No
         found.refuse(
             f"{pair.label} names the image {pair.image}, but {source_of(engine)} gives {declared.image}", mend_of(pair)
         )
+
+
+def _same_image(subject: Subject, recipe: Recipe) -> bool:
+    return subject.image_id == recipe.image_id or ("" != subject.image_content == recipe.image_content)
 
 
 def _full_name(image: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import AsyncGenerator
 from datetime import datetime
@@ -21,7 +22,7 @@ from swap.dockerevents import ACTIONS, MEANT, StopFirst
 from swap.drift import nearest, otherwise
 from swap.ports import CannotStage, CannotStart, Exit, Foreign, Recipe, RuntimeEvent, Sight, Status, Unreachable
 from swap.recipes import LABEL, Json, created_recipe, declared_recipe, image_name
-from swap.staging import Staging
+from swap.staging import KEPT, Staging
 
 SETTLING = 10.0  # seconds in which a container that Docker says has stopped must look stopped
 LATE = 1.0  # seconds by which Docker may note a start too late: a quick engine's first lines are older (measured)
@@ -124,6 +125,13 @@ class DockerContainer:
                 what = f"container {self.name} isn't the one that is wanted back: {otherwise(recipe, sight.recipe)}"
                 raise CannotStage(what, "recreate it by hand; without a compose file nothing is kept of it")
             return sight
+
+    async def recover(self) -> str:
+        return ""
+
+    async def keep(self, image_id: str) -> None:
+        if await self._docker.image(image_id) is not None:
+            await self._docker.tag(image_id, KEPT, re.sub(r"[^\w.-]", "_", f"{self.engine.name}-{image_id[7:19]}"))
 
     async def start(self, id: str) -> None:
         if self._docker.changing(id):  # measured: a start during a pending stop is answered with success, and lost

@@ -320,7 +320,7 @@ class Controller:
             raise Fault("its files aren't those any more that were hashed", "swap to it again when nobody writes them")
         await asyncio.to_thread(self.ledger.record, evidence)
         if record.served:
-            known.verified = evidence
+            known.standing = await self.hands.checker.standing_of(evidence.subject, record.unit.label)
 
     async def _recognize(self, unit: Unit) -> None:
         """Whether what was adopted is verified, while it serves: hashing takes time, and may break without harm."""
@@ -335,12 +335,9 @@ class Controller:
 
     async def _find_evidence(self, known: Known) -> None:
         subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
-        card = None  # then the evidence of any real card counts, as it does in a check
-        with contextlib.suppress(Fault):
-            card = await self.hands.card.identity()
-        verified = self.ledger.verified(subject, card)
+        standing = await self.hands.checker.standing_of(subject, known.pair.label if known.pair else "")
         if known.subject is None:  # a check may have been quicker
-            known.subject, known.verified = subject, verified
+            known.subject, known.standing = subject, standing
 
     def _answer(self, order: Order, code: Code, why: str) -> None:
         serving = self.state.serving.label if self.state.serving else None
@@ -356,7 +353,7 @@ class Controller:
         """An order for what serves already changes nothing, so it makes no evidence either."""
         serving = self.state.serving
         known = self.hands.known.get(serving) if code is Code.SERVES and serving else None
-        if serving is None or known is None or known.subject is None or known.verified is not None:
+        if serving is None or known is None or known.verified is not False:
             return ""
         return f"; it isn't verified: `slotctl pairs adopt {serving.engine}` makes evidence of it"
 

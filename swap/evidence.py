@@ -32,6 +32,7 @@ def evidence_of(record: Record, known: Known, warmed: Warmed | None, card: CardI
         ready_in=round(warmed.ready_in, 3) if served and warmed else None,
         tokens=warmed.tokens if served and warmed else None,
         reason=record.why,
+        recipe=known.recipe,
         extra=extra_of(known, warmed if served else None),
     )
 

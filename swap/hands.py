@@ -214,7 +214,7 @@ class Hands:
         unit = await unit_of(engine, pair, verdict.declared)
         known = self.known.setdefault(unit, Known(engine, pair, verdict.declared))
         known.recipe, known.stage = verdict.declared, stage and (engine.compose is not None or not engine.container)
-        known.subject, known.verified = verdict.subject, verdict.verified
+        known.subject, known.standing = verdict.subject, verdict.standing
         known.artifact_version = verdict.artifact_version
         return unit
 

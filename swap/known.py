@@ -16,7 +16,8 @@ from engines.spec import Engine, Pair
 from swap.artifacts import files_of
 from swap.hashing import identity
 from swap.moves import Unit
-from swap.ports import Evidence, Fault, Recipe, Sight, Subject
+from swap.ports import Fault, Recipe, Sight, Subject
+from swap.standing import Standing
 
 FILES_LIMIT = 30.0  # seconds to look at a pair's files
 
@@ -32,8 +33,18 @@ class Known:
     started_at: str = ""
     stage: bool = False
     subject: Subject | None = None
-    verified: Evidence | None = None
+    standing: Standing | None = None  # what is recorded of the subject
     artifact_version: int | None = None
+
+    @property
+    def verified(self) -> bool | None:
+        """None: nobody has looked yet, or it can't be told."""
+        return None if self.standing is None else self.standing.served is not None
+
+    @property
+    def proven(self) -> bool:
+        """It may have the card without a trial, as far as is known."""
+        return self.standing is not None and self.standing.meets(self.engine.require)
 
     def saw(self, sight: Sight) -> None:
         self.id, self.started_at = sight.id, sight.started_at

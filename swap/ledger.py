@@ -16,12 +16,12 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from swap.journal import sync_folder
-from swap.ports import CardIdentity, Evidence, Fault, Outcome, Subject
+from swap.ports import Evidence, Fault
 from swap.statement import Chain, evidence_of, key, line_of, mask_argv, mask_env, parse
 
 __all__ = ["FileLedger", "key", "mask_argv", "mask_env"]
@@ -52,18 +52,6 @@ class FileLedger:
             self._read_only()
         with contextlib.suppress(OSError):
             self._torn = self._torn_path.exists()
-
-    def verified(self, subject: Subject, card: CardIdentity | None) -> Evidence | None:
-        """The newest `served` evidence of exactly this subject that counts on this card.
-
-        It counts on the very card (UUID) that it was made on, and never between a simulated and a real one. Without
-        a card (it can't be asked now) any real card's counts: nothing is started while the card is unknown.
-        """
-        return self._newest(subject, lambda one: one.outcome is Outcome.SERVED and _counts(one.card, card))
-
-    def last_failure(self, subject: Subject) -> Evidence | None:
-        """The newest `failed` evidence of this subject, whatever came after it, on whichever card."""
-        return self._newest(subject, lambda one: one.outcome is Outcome.FAILED)
 
     def evidence(self) -> tuple[Evidence, ...]:
         return self._chain.evidence
@@ -98,13 +86,6 @@ class FileLedger:
             ) from error
 
     # ------------------------------------------------------------------------------------------ reading
-
-    def _newest(self, subject: Subject, counts: Callable[[Evidence], bool]) -> Evidence | None:
-        wanted = key(subject)
-        for one in reversed(self._chain.evidence):
-            if one.key == wanted and counts(one):
-                return one
-        return None
 
     def _load(self, fd: int) -> None:
         data = _read_all(fd)
@@ -178,12 +159,6 @@ class FileLedger:
                         f"another process keeps the ledger {self._path} locked", "end that process", passing=True
                     ) from None
                 time.sleep(0.02)
-
-
-def _counts(made_on: CardIdentity, card: CardIdentity | None) -> bool:
-    if card is None:
-        return not made_on.simulated
-    return (made_on.uuid, made_on.simulated) == (card.uuid, card.simulated)
 
 
 def _read_all(fd: int) -> bytes:

@@ -86,7 +86,8 @@ class Recipe:
     """
 
     image: str
-    image_id: str  # sha256:…
+    image_id: str  # sha256:…; the same content has another one in Docker's other image store
+    image_content: str = ""  # sha256:… of all in the image that decides what runs; empty where the image is gone
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
@@ -101,6 +102,7 @@ class Recipe:
     stop_grace: float | None = None
     init: bool = False
     config_hash: str = ""  # compose's own hash of the service, where compose made it
+    labels: tuple[tuple[str, str], ...] = ()  # of the container, without compose's own and the image's
     image_labels: tuple[tuple[str, str], ...] = ()
     contained: bool = True  # False: a process on the host, its paths are the host's
 
@@ -179,6 +181,15 @@ class Runtime(Protocol):
         One that is it already (staging failed) is left untouched, else what staging replaced last is made again if
         it is that. Otherwise, or while it runs, CannotStage, and nothing is touched.
         """
+
+    async def recover(self) -> str:
+        """Mend what an interrupted staging left behind, before anything is looked at; says what was done, or nothing.
+
+        Raises CannotStage, Unreachable. A running container is never touched.
+        """
+
+    async def keep(self, image_id: str) -> None:
+        """See to it that this image outlives a rebuild or a prune: evidence names it. Nothing where it is gone."""
 
     async def start(self, id: str) -> None:
         """Start that very container. Returns when it was started, not when it is ready.
@@ -260,10 +271,11 @@ class Subject:
     """What evidence is about. Two subjects are the same pair when their `key()` is the same (`swap.ledger`)."""
 
     engine: str
-    image_id: str
+    image_id: str  # recorded beside the content; the key leaves it out where the content is known
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]  # values of secrets hashed
     files: tuple[FileDigest, ...]
+    image_content: str = ""
     working_dir: str = ""
     user: str = ""
     mounts: tuple[Mount, ...] = ()
@@ -273,6 +285,8 @@ class Subject:
 class Outcome(enum.Enum):
     SERVED = "served"
     FAILED = "failed"
+    ATTESTED = "attested"  # the operator's word that it runs: no evidence, counts only where the configuration says so
+    REVOKED = "revoked"  # the operator's word that it shall not: takes away all that came before
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,21 +298,20 @@ class Evidence:
     outcome: Outcome
     pair: str  # the label that it had then
     when: str
-    how: str  # "swap", "trial", "adopt"
+    how: str  # "swap", "trial", "adopt", "operator"
     card: CardIdentity
     image: str = ""
     ready_in: float | None = None
     tokens: int | None = None
+    tokens_per_second: float | None = None
+    vram_peak: int | None = None  # bytes of the card in use at most while it started and answered
     reason: str = ""
+    recipe: Recipe | None = None  # all of what ran, values of secrets hashed: what `drift` compares with
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Ledger(Protocol):
-    def verified(self, subject: Subject, card: CardIdentity | None) -> Evidence | None:
-        """The newest `served` evidence of exactly this subject that counts on this card, if any."""
-
-    def last_failure(self, subject: Subject) -> Evidence | None:
-        """The newest `failed` evidence of this subject."""
+    """What was recorded. What it means for a pair is worked out in `swap.standing`."""
 
     def evidence(self) -> tuple[Evidence, ...]:
         """All of it, oldest first."""

@@ -74,7 +74,7 @@ class ChildProcess:
             digest = await self._hasher.digest(Path(recipe.image))
         except Fault as fault:
             raise CannotStage(f"{pair.label}: {fault.what}", fault.mend, passing=fault.passing) from fault
-        return replace(recipe, image_id=f"sha256:{digest.sha256}")
+        return replace(recipe, image_id=f"sha256:{digest.sha256}", image_content=f"sha256:{digest.sha256}")
 
     async def stage(self, pair: Pair) -> Sight:
         recipe = await self.declared(pair)
@@ -82,6 +82,13 @@ class ChildProcess:
 
     async def put_back(self, recipe: Recipe) -> Sight:
         return await self._sight(await self._act("putting back", partial(self._put_back, recipe)))
+
+    async def recover(self) -> str:
+        """Nothing is staged, so nothing is ever half staged."""
+        return ""
+
+    async def keep(self, image_id: str) -> None:
+        """An executable is a file of the operator's; nobody prunes it."""
 
     async def start(self, id: str) -> None:
         record = await self._read(self._observe)

@@ -11,6 +11,8 @@ covered by compose's own hash of the service.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +37,7 @@ def created_recipe(container: Json, image: Json) -> Recipe:
     return Recipe(
         image=config["Image"],
         image_id=container["Image"],
+        image_content=image_content(image),
         entrypoint=tuple(config.get("Entrypoint") or ()),
         command=tuple(config.get("Cmd") or ()),
         env=_pairs(_variables(config.get("Env"))),
@@ -60,6 +63,7 @@ def declared_recipe(project: Json, service_name: str, image: Json, config_hash: 
     return Recipe(
         image=image_name(project, service_name),
         image_id=image["Id"],
+        image_content=image_content(image),
         entrypoint=entrypoint,
         command=command,
         env=_pairs(_declared_variables(service, base)),
@@ -76,6 +80,23 @@ def declared_recipe(project: Json, service_name: str, image: Json, config_hash: 
         config_hash=config_hash,
         image_labels=_pairs(base.get("Labels") or {}),
     )
+
+
+def image_content(image: Json) -> str:
+    """What an image is, whatever its id: layers, platform, and the settings that decide what runs in it.
+
+    `image` is an inspection; {} (the image is gone) has no content. Labels, dates and history don't count.
+    """
+    config, layers = image.get("Config") or {}, (image.get("RootFS") or {}).get("Layers")
+    if not layers:
+        return ""
+    what = {
+        "layers": layers,
+        "platform": [image.get(name) or "" for name in ("Os", "Architecture", "Variant")],
+        **{name: config.get(name) or [] for name in ("Entrypoint", "Cmd", "Env")},
+        **{name: config.get(name) or "" for name in ("User", "WorkingDir")},
+    }
+    return "sha256:" + hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def image_name(project: Json, service_name: str) -> str:

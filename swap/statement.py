@@ -10,13 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
 
 from swap.drift import looks_secret
-from swap.ports import CardIdentity, Evidence, FileDigest, Mount, Outcome, Subject
+from swap.ports import CardIdentity, Evidence, FileDigest, Mount, Outcome, Recipe, Subject
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:slotproxy:run:v1"
@@ -33,6 +33,13 @@ def mask_env(env: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
     """The command line with the values of `--api-key X`, `--hf-token=X` and their like replaced by their sha256."""
     return tuple(_masked_word(before, word) for before, word in zip(("", *argv), argv, strict=False))
+
+
+def mask_recipe(recipe: Recipe) -> Recipe:
+    """What may stand in a file of what was run."""
+    both = mask_argv(recipe.argv)
+    entry = len(recipe.entrypoint)
+    return replace(recipe, entrypoint=both[:entry], command=both[entry:], env=mask_env(recipe.env))
 
 
 def _masked_word(before: str, word: str) -> str:
@@ -54,11 +61,12 @@ def _bytes(text: str) -> bytes:
 def key(subject: Subject) -> str:
     """The pair's name in the ledger: sha256 over canonical JSON of all that decides what runs.
 
-    Files count by content and order, not by where they lie on the host; a mount by where the engine sees it.
+    The image counts by its content, the same in both of Docker's image stores; files by content and order, not by
+    where they lie on the host; a mount by where the engine sees it.
     """
     what = {
         "engine": subject.engine,
-        "image_id": subject.image_id,
+        "image": subject.image_content or subject.image_id,
         "argv": mask_argv(subject.argv),
         "env": mask_env(subject.env),
         "files": [[file.sha256, file.size] for file in subject.files],
@@ -80,7 +88,10 @@ def _canonical(value: object) -> bytes:
 def line_of(evidence: Evidence, previous: str) -> bytes:
     """The statement as one line without its newline; `previous` is the hash of the line before."""
     subject = evidence.subject
-    image = {"name": evidence.image or subject.image_id, "digest": {"sha256": _hex(subject.image_id)}}
+    image = {
+        "name": evidence.image or subject.image_id,
+        "digest": {"sha256": _hex(subject.image_content or subject.image_id)},
+    }
     files = [
         {"name": file.path, "digest": {"sha256": file.sha256}, "annotations": {"size": file.size}}
         for file in subject.files
@@ -89,6 +100,7 @@ def line_of(evidence: Evidence, previous: str) -> bytes:
         "previous": previous,
         "engine": subject.engine,
         "imageId": subject.image_id,
+        "imageContent": subject.image_content,
         "argv": mask_argv(subject.argv),
         "env": mask_env(subject.env),
         "workingDir": subject.working_dir,
@@ -104,7 +116,10 @@ def line_of(evidence: Evidence, previous: str) -> bytes:
         "image": evidence.image,
         "readyIn": evidence.ready_in,
         "tokens": evidence.tokens,
+        "tokensPerSecond": evidence.tokens_per_second,
+        "vramPeak": evidence.vram_peak,
         "reason": evidence.reason,
+        "recipe": None if evidence.recipe is None else asdict(mask_recipe(evidence.recipe)),
         "extra": dict(evidence.extra),
     }
     statement = {
@@ -130,6 +145,7 @@ def evidence_of(statement: Mapping[str, Any]) -> Evidence:
     subject = Subject(
         engine=it["engine"],
         image_id=it["imageId"],
+        image_content=it["imageContent"],
         argv=tuple(it["argv"]),
         env=tuple((name, value) for name, value in it["env"]),
         files=tuple(files),
@@ -149,7 +165,10 @@ def evidence_of(statement: Mapping[str, Any]) -> Evidence:
         image=it["image"],
         ready_in=it["readyIn"],
         tokens=it["tokens"],
+        tokens_per_second=it["tokensPerSecond"],
+        vram_peak=it["vramPeak"],
         reason=it["reason"],
+        recipe=msgspec.convert(it["recipe"], Recipe | None),
         extra=it["extra"],
     )
 

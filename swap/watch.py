@@ -174,7 +174,8 @@ class Watch:
         known = self.hands.known[unit]
         try:
             subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
-            return self.ledger.verified(subject, await self.hands.card.identity()) is not None
+            await self.hands.card.identity()  # nobody knows whose evidence counts on a card that can't be asked
+            return (await self.hands.checker.standing_of(subject, unit.label)).meets(known.engine.require)
         except Fault as fault:
             self._log.warning("can't tell whether it is verified", unit=unit.label, fault=str(fault))
             return False

@@ -158,7 +158,7 @@ async def test_pairs_tells_what_is_verified_what_failed_and_what_never_ran(offic
     assert {label: one["state"] for label, one in pairs.items()} == {
         "strata:current": "verified",
         "ninfer:v2": "failed",
-        "ninfer:v3": "declared",
+        "ninfer:v3": "candidate",
     }
     assert "exited with code 1" in pairs["ninfer:v2"]["last_failure"]["reason"]
     assert [label for label, one in pairs.items() if one["deployed"]] == ["strata:current", "ninfer:v2"]

@@ -35,12 +35,10 @@ from swap.ports import (
     Fault,
     Memory,
     Mount,
-    Outcome,
     Recipe,
     RuntimeEvent,
     Sight,
     Status,
-    Subject,
     Unfinished,
 )
 
@@ -131,6 +129,7 @@ class FakeRuntime:
         self.sight = Sight(Status.ABSENT)
         self.logs: dict[str, str] = {}
         self.calls: list[str] = []
+        self.kept: list[str] = []  # image ids
         self.behaviours: dict[str, Behaviour] = {}
         self.exits_on_start: int | None = None
         self._replaced: Recipe | None = None
@@ -218,6 +217,14 @@ class FakeRuntime:
         if found is None:
             raise CannotStage(f"{self.engine}: neither there nor kept is what is wanted back", "stage it")
         return self.create(self._replaced) if found and self._replaced else self.sight
+
+    async def recover(self) -> str:
+        await self._obey("recover")
+        return ""
+
+    async def keep(self, image_id: str) -> None:
+        await self._obey("keep")
+        self.kept.append(image_id)
 
     async def start(self, id: str) -> None:
         await self._obey("start")
@@ -321,14 +328,7 @@ class FakeLedger:
 
     def __init__(self, *evidence: Evidence) -> None:
         self.full: Fault | None = None
-        self._evidence = list(evidence)
-
-    def verified(self, subject: Subject, card: CardIdentity | None) -> Evidence | None:
-        counts = (one for one in self._about(subject) if one.outcome is Outcome.SERVED)
-        return next((one for one in counts if card is None or one.card.uuid == card.uuid), None)
-
-    def last_failure(self, subject: Subject) -> Evidence | None:
-        return next((one for one in self._about(subject) if one.outcome is Outcome.FAILED), None)
+        self._evidence = [replace(one, key=key(one.subject)) for one in evidence]
 
     def evidence(self) -> tuple[Evidence, ...]:
         return tuple(self._evidence)
@@ -336,10 +336,7 @@ class FakeLedger:
     def record(self, evidence: Evidence) -> None:
         if self.full is not None:
             raise self.full
-        self._evidence.append(evidence)
-
-    def _about(self, subject: Subject) -> list[Evidence]:
-        return [one for one in reversed(self._evidence) if key(one.subject) == key(subject)]
+        self._evidence.append(replace(evidence, key=key(evidence.subject)))
 
 
 class FakeGate:

@@ -108,7 +108,7 @@ async def test_of_what_was_adopted_it_is_found_out_whether_it_is_verified(
     async with world.serving("ninfer:v2", verified=verified) as controller:
         (known,) = (known for unit, known in world.hands.known.items() if unit == controller.state.serving)
         await until(lambda: known.subject is not None)
-        assert (known.verified is not None) == bool(verified)
+        assert known.verified == bool(verified)
     assert touched(world) == []
 
 

@@ -31,7 +31,7 @@ RECIPE = Recipe(
     image_labels=(("slotproxy.ninfer.reads", "2"),),
 )
 # what `differences` never looks at: the name alone (the id decides), what the id implies, what it isn't about
-UNCOMPARED = {"image", "image_labels", "contained"}
+UNCOMPARED = {"image_content", "labels", "image", "image_labels", "contained"}
 EDITS: dict[str, tuple[object, str, bool]] = {
     "image_id": (NEW_ID, "image", True),
     "entrypoint": (("/tini",), "entry point", True),

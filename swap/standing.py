@@ -1,0 +1,184 @@
+"""What the ledger's lines mean for one pair: may it have the card, and what do people say of it? Pure.
+
+Evidence is about a subject (image, files, command line, environment, mounts, devices), never about a name. A pair is
+*verified* while a line says that its very subject has served, and no later one revokes it; a failure takes nothing
+away. A revocation ends with the next success of a trial or adoption, or with the operator's next attestation.
+
+Evidence of a simulated card never counts on a real one, nor the other way round. Evidence of another GPU or driver
+counts with a doubt; what a doubt means is the configuration's to say.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from engines.spec import Require
+from swap.ports import CardIdentity, Evidence, FileDigest, Outcome, Subject
+from swap.statement import key, mask_argv, mask_env
+
+DELIBERATE = ("trial", "adopt")  # ways to serve that lift a revocation: somebody asked for it
+
+
+class PairState(enum.Enum):
+    DECLARED = "declared"  # nothing checked, or what was checked is refused
+    CANDIDATE = "candidate"  # files there, headers read, versions fit, sizes right
+    VERIFIED = "verified"
+    FAILED = "failed"  # tried, never served
+    REVOKED = "revoked"
+    CHANGED = "changed"  # it was verified under this name, and a subject differs since
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is recorded of one subject, as it counts on one card."""
+
+    served: Evidence | None = None  # what verifies it: of this card before another's, then the newest
+    attested: Evidence | None = None
+    revoked: Evidence | None = None
+    failure: Evidence | None = None  # the last, whatever came after it
+    before: Evidence | None = None  # where nothing verifies it: what its name was verified as
+    changed: tuple[str, ...] = ()  # how it differs from that
+    doubts: tuple[str, ...] = ()  # the GPU or driver isn't that of the evidence
+
+    @property
+    def state(self) -> PairState:
+        """Of a pair whose files are all right; of another one nothing of this is known."""
+        if self.revoked is not None:
+            return PairState.REVOKED
+        if self.served is not None:
+            return PairState.VERIFIED
+        if self.changed:
+            return PairState.CHANGED
+        return PairState.CANDIDATE if self.failure is None else PairState.FAILED
+
+    def meets(self, require: Require) -> bool:
+        """Whether this is enough for the card. What is revoked never gets it without a trial."""
+        if self.revoked is not None:
+            return False
+        enough = {
+            Require.VERIFIED: self.served is not None,
+            Require.ATTESTED: self.served is not None or self.attested is not None,
+            Require.CANDIDATE: True,
+        }
+        return enough[require]
+
+
+def standing(evidence: Iterable[Evidence], subject: Subject, label: str, card: CardIdentity | None) -> Standing:
+    """`evidence` oldest first, `label` the pair's name now. Without a card any real card's evidence counts."""
+    lines = [one for one in evidence if _same_kind(one.card, card)]
+    wanted = key(subject)
+    served, attested, revoked, failure = _told([one for one in lines if one.key == wanted])
+    best = max(reversed(served), key=lambda one: _nearness(one, card), default=None)
+    if best is not None or revoked is not None:
+        doubts = tuple(_doubts(best, card)) if best is not None and card is not None else ()
+        return Standing(best, attested, revoked, failure, doubts=doubts)
+    before = _verified_as([one for one in lines if one.pair == label])
+    changed = tuple(subject_differences(before.subject, subject)) if before is not None else ()
+    return Standing(None, attested, None, failure, before, changed)
+
+
+def subject_differences(was: Subject, now: Subject) -> Iterator[str]:
+    """What of the subject isn't what it was, a few words each: exactly what makes the keys differ."""
+    if was.engine != now.engine:
+        yield f"engine {was.engine} is {now.engine} now"
+    if (was.image_content or was.image_id) != (now.image_content or now.image_id):
+        yield f"image {_short(was.image_id)} is {_short(now.image_id)} now"
+    if mask_argv(was.argv) != mask_argv(now.argv):
+        yield "command line"
+    yield from _environment(dict(mask_env(was.env)), dict(mask_env(now.env)))
+    yield from _files(was.files, now.files)
+    if was.working_dir != now.working_dir:
+        yield f"working directory {was.working_dir or '(none)'} is {now.working_dir or '(none)'} now"
+    if was.user != now.user:
+        yield f"user {was.user or '(none)'} is {now.user or '(none)'} now"
+    if _targets(was) != _targets(now):
+        yield "mounts"
+    if was.devices != now.devices:
+        yield f"devices {', '.join(was.devices) or '(none)'} are {', '.join(now.devices) or '(none)'} now"
+
+
+# ------------------------------------------------------------------------------------------------- the lines
+
+
+def _told(about: list[Evidence]) -> tuple[list[Evidence], Evidence | None, Evidence | None, Evidence | None]:
+    """What the lines about one subject come to, in their order: served, attested, revoked, last failure."""
+    served: list[Evidence] = []
+    attested: Evidence | None = None
+    revoked: Evidence | None = None
+    failure: Evidence | None = None
+    for one in about:
+        match one.outcome:
+            case Outcome.SERVED if revoked is None or one.how in DELIBERATE:
+                served, revoked = [*served, one], None
+            case Outcome.SERVED:
+                pass  # an order that was under way when it was revoked
+            case Outcome.ATTESTED:
+                attested, revoked = one, None
+            case Outcome.REVOKED:
+                served, attested, revoked = [], None, one
+            case Outcome.FAILED:
+                failure = one
+    return served, attested, revoked, failure
+
+
+def _verified_as(named: list[Evidence]) -> Evidence | None:
+    """The newest line of this name that verified something which nobody revoked since."""
+    for one in reversed(named):
+        if one.outcome is Outcome.SERVED and not _told([other for other in named if other.key == one.key])[2]:
+            return one
+    return None
+
+
+def _same_kind(made_on: CardIdentity, card: CardIdentity | None) -> bool:
+    return made_on.simulated == (card is not None and card.simulated)
+
+
+def _nearness(one: Evidence, card: CardIdentity | None) -> tuple[bool, ...]:
+    """The very card first, then its model, then its driver."""
+    if card is None:
+        return ()
+    return one.card.uuid == card.uuid, one.card.name == card.name, one.card.driver == card.driver
+
+
+def _doubts(one: Evidence, card: CardIdentity) -> Iterator[str]:
+    made_on = one.card
+    if made_on.name != card.name:
+        yield f"it was verified on another GPU: {made_on.name}, this is {card.name}"
+    elif made_on.uuid != card.uuid:
+        yield f"it was verified on another card of this model: {made_on.uuid}, this is {card.uuid}"
+    if made_on.driver != card.driver:
+        yield f"it was verified with driver {made_on.driver}, this is {card.driver}"
+
+
+# ------------------------------------------------------------------------------------------------- differences
+
+
+def _environment(was: dict[str, str], now: dict[str, str]) -> Iterator[str]:
+    for name in sorted(was.keys() | now.keys()):
+        if was.get(name) != now.get(name):
+            how = "is new" if name not in was else "is gone" if name not in now else "has another value"
+            yield f"environment {name} {how}"
+
+
+def _files(was: tuple[FileDigest, ...], now: tuple[FileDigest, ...]) -> Iterator[str]:
+    """By content: the same bytes elsewhere are the same file."""
+    if [(one.sha256, one.size) for one in was] == [(one.sha256, one.size) for one in now]:
+        return
+    before = {one.sha256 for one in was}
+    new = [one.path for one in now if one.sha256 not in before]
+    after = {one.sha256 for one in now}
+    gone = [one.path for one in was if one.sha256 not in after and one.path not in new]
+    yield from (f"file {path} has other bytes" if path in {one.path for one in was} else f"file {path}" for path in new)
+    yield from (f"file {path} is gone" for path in gone)
+    if not new and not gone:
+        yield "order of files"
+
+
+def _targets(subject: Subject) -> list[tuple[str, bool]]:
+    return sorted((mount.target, mount.read_only) for mount in subject.mounts)
+
+
+def _short(image_id: str) -> str:
+    return image_id.removeprefix("sha256:")[:12]
