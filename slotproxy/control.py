@@ -19,9 +19,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from slotproxy.desk import Desk, Json, Refusal
+from slotproxy.desk import Desk, Json
 from slotproxy.ending import Stopping, stopped
 from slotproxy.presence import unless
+from slotproxy.refusal import Refusal
 from swap.ports import Fault
 
 T = TypeVar("T")
@@ -34,10 +35,10 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     routes = _Routes(stop)
     routes.get("/status", desk.status)
     routes.get("/gpu", desk.gpu)
-    routes.get("/pairs", desk.pairs)
+    routes.get("/pairs", desk.evidence.pairs)
     routes.post("/plan", lambda body: desk.plan(*_target(body), trial=_flag(body, "trial")))
     routes.post("/stage", lambda body: desk.stage(*_target(body)))
-    routes.post("/pairs/adopt", lambda body: desk.adopt(_text(body, "engine")))
+    routes.post("/pairs/adopt", lambda body: desk.evidence.adopt(_text(body, "engine")))
     routes.post("/abort", lambda _: _now(desk.abort))
     routes.post("/release", lambda _: _now(desk.release))
     routes.stream("/swap", lambda body: _swap(desk, body))

@@ -23,6 +23,7 @@ from slotproxy.config import Settings, check_fits
 from slotproxy.control import build_control
 from slotproxy.desk import Desk
 from slotproxy.ending import at_most, leave_after
+from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
 from slotproxy.outcomes import Outcomes
@@ -159,7 +160,8 @@ def build(settings: Settings, stop: asyncio.Event) -> Daemon:
         times=Times(settings.drain, settings.freeing, BACKOFF),
     )
     controller = Controller(settings.engines, hands, ledger, gate)
-    desk = Desk(settings, controller, checker, ledger, card, gate, readiness)
+    evidence = EvidenceDesk(settings, controller, checker, ledger, card, gate, readiness)
+    desk = Desk(settings, controller, checker, ledger, card, gate, evidence)
     return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, stop)
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from slotproxy.config import CardSettings, Settings, SlotSettings
 from slotproxy.desk import Desk, Json
+from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.gate import Place, SlotGate
 from swap.controller import Controller
 from swap.ledger import FileLedger
@@ -39,7 +40,8 @@ class Office(World):
             models={},
             slots={SLOT.name: SLOT},
         )
-        self.desk = Desk(settings, self.controller, self.checker, evidence, self.card, self.slots, self.readiness)
+        about = EvidenceDesk(settings, self.controller, self.checker, evidence, self.card, self.slots, self.readiness)
+        self.desk = Desk(settings, self.controller, self.checker, evidence, self.card, self.slots, about)
 
     async def verify(self, *labels: str) -> None:
         """The real ledger touches the disk."""

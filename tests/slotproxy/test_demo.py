@@ -52,7 +52,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
                 pairs = {one["label"]: one for one in get(running.control, "/pairs")["pairs"]}
                 seen.append(status(running.control)["pair"] == "strata:current")
                 seen.append([pairs[label]["how"] for label in ("strata:current", "ninfer:v2")] == ["trial", "trial"])
-                seen.append(pairs["ninfer:v3"]["state"] == "declared")
+                seen.append(pairs["ninfer:v3"]["state"] == "candidate")
             assert running.alive, running.err
             time.sleep(0.01)
         assert all(seen), "clients were let in too early"

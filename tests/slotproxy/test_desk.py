@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from engines.ninfer.sample import write_artifact
-from slotproxy.desk import Refusal
+from slotproxy.refusal import Refusal
 from swap.checks import VERSION
 from swap.ports import CardUnknown, Outcome, Unreachable
 from swap.state import phase
@@ -137,7 +137,7 @@ async def test_a_card_that_cannot_be_read_spoils_nothing_else(office: Office) ->
         (lambda desk: desk.plan("gpt", None, trial=False), "the engines are strata, ninfer"),
         (lambda desk: desk.plan("ninfer", "v4", trial=False), "its pairs are v2, v3"),
         (lambda desk: desk.stage("ninfer", "v4"), "its pairs are v2, v3"),
-        (lambda desk: desk.adopt("gpt"), "the engines are strata, ninfer"),
+        (lambda desk: desk.evidence.adopt("gpt"), "the engines are strata, ninfer"),
         (lambda desk: anext(desk.swap("ninfer", "v4")), "its pairs are v2, v3"),
     ],
 )
@@ -154,7 +154,7 @@ async def test_pairs_tells_what_is_verified_what_failed_and_what_never_ran(offic
     async with office.serving(verified=("strata:current",)):
         office.ninfer.exits_on_start = 1
         assert (await office.swapped("ninfer", "v2", trial=True))[-1]["code"] == 4
-        pairs = {one["label"]: one for one in (await office.desk.pairs())["pairs"]}
+        pairs = {one["label"]: one for one in (await office.desk.evidence.pairs())["pairs"]}
     assert {label: one["state"] for label, one in pairs.items()} == {
         "strata:current": "verified",
         "ninfer:v2": "failed",
@@ -173,7 +173,9 @@ async def test_two_who_ask_for_the_pairs_at_once_share_one_reading_of_the_files(
             sizes += path.stat().st_size
         await asyncio.sleep(0.2)  # a file written just now is read again: its times can't tell two writes apart
         before = office.checker._hasher.bytes_read
-        await asyncio.gather(office.desk.pairs(), office.desk.pairs(), office.desk.plan("ninfer", "v2", trial=False))
+        await asyncio.gather(
+            office.desk.evidence.pairs(), office.desk.evidence.pairs(), office.desk.plan("ninfer", "v2", trial=False)
+        )
         assert office.checker._hasher.bytes_read - before == sizes
 
 
@@ -185,11 +187,11 @@ async def test_what_serves_unverified_is_adopted_with_a_proof_of_its_own(office:
         for engine in ("ninfer", "strata"):
             office.readiness.never = {"strata:1"} if engine == "strata" else set()
             with pytest.raises(Refusal) as refusal:
-                await office.desk.adopt(engine)
+                await office.desk.evidence.adopt(engine)
             assert refusal.value.code == 3
         assert office.evidence_of("strata:current") == []
         office.readiness.never = set()
-        assert (await office.desk.adopt("strata"))["code"] == 0
+        assert (await office.desk.evidence.adopt("strata"))["code"] == 0
         assert office.evidence_of("strata:current") == [Outcome.SERVED]
         assert (await office.desk.status())["verified"] is True
         assert (await office.desk.plan("strata", None, trial=False))["allowed"] is True
@@ -313,7 +315,7 @@ async def test_a_hold_that_ends_too_early_is_no_success(office: Office) -> None:
 
 async def _refused(office: Office, engine: str) -> str:
     with pytest.raises(Refusal) as refusal:
-        await office.desk.adopt(engine)
+        await office.desk.evidence.adopt(engine)
     assert refusal.value.code == 3
     assert refusal.value.mend
     return refusal.value.what
@@ -388,5 +390,5 @@ async def test_the_version_that_is_adopted_is_that_of_the_file_that_runs_whateve
 ) -> None:
     async with office.serving("ninfer:v2", verified=()):
         office.ninfer.recipes["v2"] = office.ninfer.recipes["v3"]
-        assert (await office.desk.adopt("ninfer"))["code"] == 0
+        assert (await office.desk.evidence.adopt("ninfer"))["code"] == 0
     assert [one.extra[VERSION] for one in office.ledger.evidence()] == [2]
