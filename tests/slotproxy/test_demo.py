@@ -234,7 +234,7 @@ def test_sigterm_during_the_trials_leaves_what_the_next_demo_goes_on_with(house:
     with Demo(house, "--port", 0, name="again") as again:
         assert again.ready
         pairs = {one["label"]: one["state"] for one in get(again.control, "/pairs")["pairs"]}
-        assert pairs == {"strata:current": "verified", "ninfer:v2": "verified", "ninfer:v3": "declared"}
+        assert pairs == {"strata:current": "verified", "ninfer:v2": "verified", "ninfer:v3": "candidate"}
         assert again.status()["pair"] == "strata:current"
         assert again.end(SIGINT) == 0
     assert (engines(house), files(house)) == ([], [])
