@@ -23,7 +23,7 @@ def test_what_runs_at_the_start_serves_untouched_and_is_verified_once_it_is_adop
         assert served_by(ask(house)) == "ninfer"
         house.wait(lambda: house.status()["verified"] is not None, "its evidence to be looked for")
         assert house.status()["verified"] is False
-        assert pair(house, "ninfer:v2")["state"] == "declared"
+        assert pair(house, "ninfer:v2")["state"] == "candidate"
 
         code, _, words = house.slotctl("pairs", "adopt", "strata")
         assert code == REFUSED

@@ -69,7 +69,7 @@ def test_a_pair_that_never_ran_is_refused_until_a_trial_has_shown_that_it_runs(h
     assert code == REFUSED, words
     assert "slotctl swap to-ninfer:v2 --trial" in words
     assert ids(house) == before
-    assert pair(house, "ninfer:v2")["state"] == "declared"
+    assert pair(house, "ninfer:v2")["state"] == "candidate"
 
     house.ok("swap", "to-ninfer", "--trial")
     known = pair(house, "ninfer:v2")
