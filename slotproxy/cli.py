@@ -14,10 +14,12 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final
 
 from slotproxy import config, render
 from slotproxy.cli_args import DETACHED, parse_args
+from slotproxy.cli_output import Answer, fail, for_people, show, told
+from slotproxy.cli_pairs import pairs
 from slotproxy.control_client import Control, Trouble
 from swap.ports import Fault
 
@@ -26,9 +28,6 @@ DETACHED_WORDS: Final = {
     "hold": "detached; the hold stays set; look with: slotctl status (end it with: slotctl release)",
 }
 
-Answer = dict[str, Any]
-Lines = Callable[[Answer], list[str]]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Wrong usage raises SystemExit(2), as argparse does."""
@@ -36,11 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return check_config(args) if args.command == "check-config" else asyncio.run(_with_daemon(args))
     except Trouble as trouble:
-        return _fail(args, trouble.what, trouble.mend, trouble.code)
+        return fail(args, trouble.what, trouble.mend, trouble.code)
     except config.ConfigError as error:
-        return _fail(args, str(error), "", 2)
+        return fail(args, str(error), "", 2)
     except KeyboardInterrupt:
-        return _fail(args, DETACHED_WORDS.get(args.command, "detached; look with: slotctl status"), "", DETACHED)
+        return fail(args, DETACHED_WORDS.get(args.command, "detached; look with: slotctl status"), "", DETACHED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout once more
         return DETACHED
@@ -71,20 +70,20 @@ def _socket(args: argparse.Namespace) -> Path:
 
 
 async def status(control: Control, args: argparse.Namespace) -> int:
-    _show(args, await control.ask("GET", "/status"), render.status)
+    show(args, await control.ask("GET", "/status"), render.status)
     return 0
 
 
 async def plan(control: Control, args: argparse.Namespace) -> int:
     engine, pair = args.target
     answer = await control.ask("POST", "/plan", {"engine": engine, "pair": pair, "trial": args.trial})
-    _show(args, answer, render.plan)
+    show(args, answer, render.plan)
     return 0 if answer.get("allowed") else 3
 
 
 async def swap(control: Control, args: argparse.Namespace) -> int:
     if args.abort:
-        return _told(args, await control.ask("POST", "/abort", {}))
+        return told(args, await control.ask("POST", "/abort", {}))
     engine, pair = args.target
     order = {
         "engine": engine,
@@ -100,21 +99,14 @@ async def swap(control: Control, args: argparse.Namespace) -> int:
 async def stage(control: Control, args: argparse.Namespace) -> int:
     engine, pair = args.target
     answer = await control.ask("POST", "/stage", {"engine": engine, "pair": pair})
-    return _told(args, answer, render.staged)
-
-
-async def pairs(control: Control, args: argparse.Namespace) -> int:
-    if args.action == "adopt":
-        return _told(args, await control.ask("POST", "/pairs/adopt", {"engine": args.engine}))
-    _show(args, await control.ask("GET", "/pairs"), render.pairs)
-    return 0
+    return told(args, answer, render.staged)
 
 
 async def gpu(control: Control, args: argparse.Namespace) -> int:
     answer = await control.ask("GET", "/gpu")
     if answer.get("error"):
         raise Trouble(str(answer["error"]), str(answer.get("mend") or ""), 3)
-    _show(args, answer, render.gpu)
+    show(args, answer, render.gpu)
     return 0
 
 
@@ -123,7 +115,7 @@ async def hold(control: Control, args: argparse.Namespace) -> int:
 
 
 async def release(control: Control, args: argparse.Namespace) -> int:
-    return _told(args, await control.ask("POST", "/release", {}))
+    return told(args, await control.ask("POST", "/release", {}))
 
 
 def check_config(args: argparse.Namespace) -> int:
@@ -143,7 +135,7 @@ def check_config(args: argparse.Namespace) -> int:
         "unsure": unsure,
     }
     good = f"{settings.path}: good; pairs {', '.join(pairs)}; slots {', '.join(settings.slots)}"
-    _show(args, answer, lambda _: [good, *filter(None, [unsure])])
+    show(args, answer, lambda _: [good, *filter(None, [unsure])])
     return 0
 
 
@@ -172,18 +164,8 @@ async def _follow(control: Control, args: argparse.Namespace, path: str, order: 
                 last = line
             else:
                 phases.append(line)
-                print(render.phase(line), file=_for_people(args), flush=True)
-    return _told(args, last | {"phases": phases})
-
-
-def _told(args: argparse.Namespace, answer: Answer, lines: Lines = render.words) -> int:
-    """An order's answer: its words, and its code as the exit code."""
-    code = int(answer.get("code") or 0)
-    if args.json or not code:
-        _show(args, answer, lines)
-    if code:
-        _complain(str(answer.get("text") or ""), str(answer.get("mend") or ""))
-    return code
+                print(render.phase(line), file=for_people(args), flush=True)
+    return told(args, last | {"phases": phases})
 
 
 COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[int]]]] = {
@@ -196,25 +178,3 @@ COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[i
     "hold": hold,
     "release": release,
 }
-
-
-# ------------------------------------------------------------------------------------------------- output
-
-
-def _for_people(args: argparse.Namespace) -> TextIO:
-    return sys.stderr if args.json else sys.stdout
-
-
-def _show(args: argparse.Namespace, answer: Answer, lines: Lines) -> None:
-    print(json.dumps(answer, indent=2) if args.json else "\n".join(lines(answer)), flush=True)
-
-
-def _fail(args: argparse.Namespace, what: str, mend: str, code: int) -> int:
-    if args.json:
-        print(json.dumps({"error": what, "mend": mend, "code": code}, indent=2), flush=True)
-    _complain(what, mend)
-    return code
-
-
-def _complain(what: str, mend: str) -> None:
-    print(render.clean(f"slotctl: {what}; {mend}" if mend else f"slotctl: {what}"), file=sys.stderr, flush=True)

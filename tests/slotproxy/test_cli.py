@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -421,17 +422,26 @@ def test_check_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> N
     assert "engines" in json.loads(capsys.readouterr().out)["$defs"]["FileKeys"]["properties"]
 
 
+def below(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Each command, also those of another, by the words that call it."""
+    for action in parser._actions:
+        for name, command in action.choices.items() if isinstance(action.choices, dict) else ():
+            yield f"{path}{name}", command
+            yield from below(command, f"{path}{name} ")
+
+
 def test_help_lists_every_command_option_and_exit_code() -> None:
     parser = build_parser()
     shown = parser.format_help()
-    (commands,) = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
-    assert set(commands) == {"status", "plan", "swap", "stage", "pairs", "gpu", "hold", "release", "check-config"}
+    commands = dict(below(parser))
+    assert {"status", "plan", "swap", "stage", "pairs", "gpu", "hold", "release", "check-config"} <= set(commands)
+    assert "pairs adopt" in commands
     for name, command in commands.items():
         own = command.format_help()
         for option in (option for action in command._actions for option in action.option_strings):
             assert f"{option} " in own.replace(",", " ").replace("]", " ").replace("\n", " "), (name, option)
             assert option in shown, (name, option)
-        assert f"slotctl {name}" in shown
+        assert f"slotctl {name} " in shown
     for code, truth in EXIT_CODES.items():
         assert f"  {code}  {truth}" in shown
 
