@@ -8,15 +8,15 @@ A trial lifts one refusal, the missing evidence. Nothing lifts the others.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from engines.spec import Engine, GiB, Pair, Require
-from swap.artifacts import files_of, look_at, mend_of, source_of, used_files
+from swap.artifacts import files_of, source_of, used_files
+from swap.contents import expect_contents
 from swap.drift import Difference, differences, moved_tag
+from swap.findings import Findings, Refusal, off_loop
 from swap.hashing import Hasher
 from swap.ledger import mask_argv, mask_env
 from swap.ports import (
@@ -25,7 +25,6 @@ from swap.ports import (
     Evidence,
     Fault,
     Ledger,
-    Outcome,
     Recipe,
     Runtime,
     Sight,
@@ -33,20 +32,6 @@ from swap.ports import (
     Subject,
 )
 from swap.standing import PairState, Standing, standing
-
-FILES_LIMIT = 30.0  # seconds to resolve paths and read headers
-VERSION = "artifact_version"  # the key of `Evidence.extra` that holds the version of the artifact that was served
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One reason against it (`what`), and what to do about it (`mend`). `passing`: time may mend it."""
-
-    what: str
-    mend: str
-    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +74,6 @@ class Verdict:
         return "; ".join(f"{one.what} ({one.mend})" if one.mend else one.what for one in self.refusals)
 
 
-@dataclass
-class _Findings:
-    """What has been found so far, each thing once."""
-
-    refusals: list[Refusal] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def refuse(self, what: str, mend: str, *, passing: bool = False) -> None:
-        refusal = Refusal(what, mend, passing)
-        if refusal not in self.refusals:
-            self.refusals.append(refusal)
-
-    async def ask(self, answer: Awaitable[T]) -> T | None:
-        """The answer; None, and a refusal, when it is a fault."""
-        try:
-            return await answer
-        except Fault as fault:
-            self.refuse(fault.what, fault.mend, passing=fault.passing)
-            return None
-
-
 class Checker:
     """Judges pairs. It asks and reads, and changes nothing. `headroom` and `baseline` are bytes of the card.
 
@@ -147,7 +111,7 @@ class Checker:
 
         Raises Fault naming the path.
         """
-        paths = await _off_loop(lambda: files_of(engine, recipe, pair))
+        paths = await off_loop(lambda: files_of(engine, recipe, pair))
         files = [await self._hasher.digest(path) for path in paths]
         return Subject(
             engine=engine.name,
@@ -190,7 +154,7 @@ class Checker:
     # ------------------------------------------------------------------------------------------ one verdict
 
     async def _judge(self, engine: Engine, pair: Pair, *, trial: bool, may_stage: bool) -> Verdict:
-        found, runtime = _Findings(), self._runtimes[engine.name]
+        found, runtime = Findings(), self._runtimes[engine.name]
         sight = await found.ask(runtime.look())
         declared = await found.ask(runtime.declared(pair))
         differs = differences(declared, sight.recipe) if declared and sight and sight.recipe else ()
@@ -217,48 +181,15 @@ class Checker:
         )
 
     async def _contents(
-        self, engine: Engine, pair: Pair, declared: Recipe | None, found: _Findings
+        self, engine: Engine, pair: Pair, declared: Recipe | None, found: Findings
     ) -> tuple[int | None, Subject | None]:
         """The artifact's version, and the subject; no subject where the image or files are refused already."""
         if declared is None:
             return None, None
-        before = len(found.refusals)
-        _image(engine, pair, declared, found)
-        contents = await found.ask(_off_loop(lambda: look_at(engine, pair, declared)))
-        headers = contents.headers if contents else {}
-        for fault in contents.faults if contents else ():
-            found.refuse(fault.what, fault.mend, passing=fault.passing)
-        reads, how = self._reads(engine, pair, declared, found)
-        for path, header in headers.items():
-            if reads not in (None, header.version):
-                # The artifact trap: the image itself says no only when the other engine is down already.
-                found.refuse(
-                    f"{pair.label}: the image {declared.image} reads artifacts of version {reads} ({how}), "
-                    f"but {path} is version {header.version}",
-                    f"give it a version {reads} artifact, or name an image that is built for version {header.version}",
-                )
-        version = next((header.version for header in headers.values()), None)
-        if len(found.refusals) > before:
-            return version, None  # half a minute of hashing would mend nothing
-        return version, await found.ask(self.subject_of(engine, declared, pair))
+        version, fits = await expect_contents(engine, pair, declared, self._ledger, found)
+        return version, await found.ask(self.subject_of(engine, declared, pair)) if fits else None
 
-    def _reads(self, engine: Engine, pair: Pair, declared: Recipe, found: _Findings) -> tuple[int | None, str]:
-        """Which artifact version the image reads, and who says so."""
-        if pair.reads is not None:
-            return pair.reads, "the pair's `reads`"
-        label = engine.profile.reads_label
-        text = dict(declared.image_labels).get(label, "") if label else ""
-        if text.isdecimal():
-            return int(text), f"its label {label}"
-        if text:
-            found.warnings.append(f"the image {declared.image} has {label}={text!r}, which is no version")
-        for one in reversed(self._ledger.evidence()):
-            served = one.extra.get(VERSION)
-            if one.outcome is Outcome.SERVED and _same_image(one.subject, declared) and isinstance(served, int):
-                return served, f"it served that on {one.when}"
-        return None, ""
-
-    async def _room(self, engine: Engine, found: _Findings) -> None:
+    async def _room(self, engine: Engine, found: Findings) -> None:
         memory = await found.ask(self._card.memory())
         if memory is None:
             return
@@ -279,7 +210,7 @@ class Checker:
         return standing(self._ledger.evidence(), subject, label, card)
 
     async def _evidence(
-        self, engine: Engine, pair: Pair, subject: Subject | None, *, trial: bool, found: _Findings
+        self, engine: Engine, pair: Pair, subject: Subject | None, *, trial: bool, found: Findings
     ) -> Standing | None:
         card = await found.ask(self._card.identity())
         if subject is None:
@@ -323,7 +254,7 @@ def _unknown(engine: str, pair: str, what: str, known: Mapping[str, object]) -> 
 
 
 def _staging(
-    engine: Engine, pair: Pair, sight: Sight, differs: Sequence[Difference], *, may_stage: bool, found: _Findings
+    engine: Engine, pair: Pair, sight: Sight, differs: Sequence[Difference], *, may_stage: bool, found: Findings
 ) -> bool:
     """Whether it would be recreated. Refused when it should be and can't be."""
     absent = sight.status is Status.ABSENT
@@ -343,7 +274,7 @@ def _staging(
     return False
 
 
-def _restart(engine: Engine, declared: Recipe | None, kept: Recipe | None, found: _Findings) -> None:
+def _restart(engine: Engine, declared: Recipe | None, kept: Recipe | None, found: Findings) -> None:
     """A policy would bring the stopped engine back beside the other one. `kept`: the container that isn't recreated."""
     if declared is not None and declared.restart not in ("no", ""):
         where = f"service {engine.compose.service} of {engine.compose.file}" if engine.compose else engine.name
@@ -353,27 +284,8 @@ def _restart(engine: Engine, declared: Recipe | None, kept: Recipe | None, found
         _refuse_restart(f"the container {engine.container} has", kept, mend, found)
 
 
-def _refuse_restart(who: str, recipe: Recipe, mend: str, found: _Findings) -> None:
+def _refuse_restart(who: str, recipe: Recipe, mend: str, found: Findings) -> None:
     found.refuse(f"{who} the restart policy {recipe.restart!r}, it would come back beside the other engine", mend)
-
-
-def _image(engine: Engine, pair: Pair, declared: Recipe, found: _Findings) -> None:
-    """What is declared must be the pair's image: a compose file that ignores the pair's `env` gives another."""
-    if not declared.contained or pair.image == declared.image_id:
-        return
-    if _full_name(pair.image) != _full_name(declared.image):
-        found.refuse(
-            f"{pair.label} names the image {pair.image}, but {source_of(engine)} gives {declared.image}", mend_of(pair)
-        )
-
-
-def _same_image(subject: Subject, recipe: Recipe) -> bool:
-    return subject.image_id == recipe.image_id or ("" != subject.image_content == recipe.image_content)
-
-
-def _full_name(image: str) -> str:
-    name = image.removeprefix("docker.io/").removeprefix("library/")
-    return name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest"
 
 
 def _looks_like(engine: Engine, declared: Recipe, created: Recipe) -> bool:
@@ -385,13 +297,3 @@ def _looks_like(engine: Engine, declared: Recipe, created: Recipe) -> bool:
 
 def _gib(size: int) -> str:
     return f"{size / GiB:.2f} GiB"
-
-
-async def _off_loop(work: Callable[[], T]) -> T:
-    """Run in a thread, for as long as a look at files may take. Raises Fault when it takes longer."""
-    try:
-        async with asyncio.timeout(FILES_LIMIT):
-            return await asyncio.to_thread(work)
-    except TimeoutError as error:
-        what = f"the artifacts can't be looked at: nothing came in {FILES_LIMIT:g} s"
-        raise Fault(what, "look after their disk", passing=True) from error

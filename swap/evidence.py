@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from swap.checks import VERSION
+from swap.contents import VERSION
 from swap.ledger import key
 from swap.moves import Record
 from swap.ports import CardIdentity, Evidence, Outcome

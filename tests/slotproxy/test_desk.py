@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from engines.ninfer.sample import write_artifact
 from slotproxy.refusal import Refusal
-from swap.checks import VERSION
+from swap.contents import VERSION
 from swap.ports import CardUnknown, Outcome, Unreachable
 from swap.state import phase
 from tests.slotproxy.office import Office

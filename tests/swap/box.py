@@ -11,7 +11,8 @@ from typing import Any
 from engines.ninfer.profile import PROFILE as NINFER
 from engines.ninfer.sample import write_artifact
 from engines.spec import ComposeService, Engine, GiB, Pair
-from swap.checks import Checker, Refusal, Verdict
+from swap.checks import Checker, Verdict
+from swap.findings import Refusal
 from swap.hashing import Hasher
 from swap.ports import (
     Evidence,

@@ -11,7 +11,7 @@ import pytest
 
 from engines.ninfer.sample import write_artifact
 from engines.spec import GiB
-from swap.checks import Refusal
+from swap.findings import Refusal
 from swap.ledger import key
 from swap.ports import (
     CannotStage,
