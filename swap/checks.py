@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from engines.spec import Engine, GiB, Pair, Require
 from swap.artifacts import files_of, source_of, used_files
 from swap.contents import expect_contents
-from swap.drift import Difference, differences, moved_tag
+from swap.drift import Difference, differences, moved_tag, same_image
 from swap.findings import Findings, Refusal, off_loop
 from swap.hashing import Hasher
 from swap.ledger import mask_argv, mask_env
@@ -290,9 +290,9 @@ def _refuse_restart(who: str, recipe: Recipe, mend: str, found: Findings) -> Non
 
 def _looks_like(engine: Engine, declared: Recipe, created: Recipe) -> bool:
     def decisive(recipe: Recipe) -> tuple[object, ...]:
-        return recipe.image_id, recipe.argv, used_files(engine, recipe)
+        return recipe.argv, used_files(engine, recipe)
 
-    return decisive(declared) == decisive(created)
+    return same_image(declared, created) and decisive(declared) == decisive(created)
 
 
 def _gib(size: int) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from engines.spec import Engine, Pair
 from swap.artifacts import look_at, mend_of, source_of
+from swap.drift import same_image
 from swap.findings import Findings, off_loop
-from swap.ports import Ledger, Outcome, Recipe, Subject
+from swap.ports import Ledger, Outcome, Recipe
 
 VERSION = "artifact_version"  # the key of `Evidence.extra` that holds the version of the artifact that was served
 
@@ -45,7 +46,7 @@ def _reads(engine: Engine, pair: Pair, declared: Recipe, ledger: Ledger, found: 
         found.warnings.append(f"the image {declared.image} has {label}={text!r}, which is no version")
     for one in reversed(ledger.evidence()):
         served = one.extra.get(VERSION)
-        if one.outcome is Outcome.SERVED and _same_image(one.subject, declared) and isinstance(served, int):
+        if one.outcome is Outcome.SERVED and same_image(one.subject, declared) and isinstance(served, int):
             return served, f"it served that on {one.when}"
     return None, ""
 
@@ -58,10 +59,6 @@ def _image(engine: Engine, pair: Pair, declared: Recipe, found: Findings) -> Non
         found.refuse(
             f"{pair.label} names the image {pair.image}, but {source_of(engine)} gives {declared.image}", mend_of(pair)
         )
-
-
-def _same_image(subject: Subject, recipe: Recipe) -> bool:
-    return subject.image_id == recipe.image_id or ("" != subject.image_content == recipe.image_content)
 
 
 def _full_name(image: str) -> str:

@@ -1,8 +1,9 @@
 """Declared and created side by side: the differences, worst first. Pure.
 
 A pair field decides what the engine computes with, so a change there makes another pair, which has to prove itself.
-The rest (ports, networks, healthcheck, …) can be changed without a trial. Values of variables and flags whose names
-look secret are never shown, only that they differ.
+The rest (ports, networks, healthcheck, …) can be changed without a trial. An image is its content: the same one under
+another id (Docker's other image store, a rebuild that changed a label only) makes no other pair. Values of variables
+and flags whose names look secret are never shown, only that they differ.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from swap.ports import Mount, Recipe, Sight
+from swap.ports import Mount, Recipe, Sight, Subject
 
 ABSENT = "(not set)"
 HIDDEN = "(hidden)"
@@ -37,6 +38,11 @@ def differences(declared: Recipe, created: Recipe) -> tuple[Difference, ...]:
     if not found and declared.config_hash != created.config_hash:
         return (_differ("other settings (compose hash)", declared.config_hash, created.config_hash, pair=False),)
     return found
+
+
+def same_image(one: Recipe | Subject, other: Recipe | Subject) -> bool:
+    """By content. One that is gone has no content that could be read: it is told by its id alone."""
+    return one.image_id == other.image_id or ("" != one.image_content == other.image_content)
 
 
 def nearest(wanted: Recipe, offered: Sequence[Recipe | None]) -> int | None:
@@ -67,9 +73,8 @@ def looks_secret(name: str) -> bool:
 
 
 def _pair_fields(declared: Recipe, created: Recipe) -> Iterator[Difference]:
-    if declared.image_id != created.image_id:
-        images = _image(declared.image, declared.image_id), _image(created.image, created.image_id)
-        yield Difference("image", *images, pair=True)
+    if not same_image(declared, created):
+        yield Difference("image", *_images(declared, created), pair=True)
     yield from _words("entry point", declared.entrypoint, created.entrypoint)
     yield from _words("command", declared.command, created.command)
     yield from _environment(dict(declared.env), dict(created.env))
@@ -86,6 +91,9 @@ def _other_fields(declared: Recipe, created: Recipe) -> Iterator[Difference]:
     yield from _plain("restart policy", declared.restart, created.restart, pair=False)
     yield from _plain("stop grace", _seconds(declared.stop_grace), _seconds(created.stop_grace), pair=False)
     yield from _plain("init", _yes(declared.init), _yes(created.init), pair=False)
+    yield from _labels(dict(declared.labels), dict(created.labels))
+    if declared.image_id != created.image_id and same_image(declared, created):
+        yield Difference("image id (the same content)", *_images(declared, created), pair=False)
 
 
 def _plain(field: str, declared: str, created: str, *, pair: bool) -> Iterator[Difference]:
@@ -109,6 +117,17 @@ def _environment(declared: dict[str, str], created: dict[str, str]) -> Iterator[
         ours, theirs = declared.get(name), created.get(name)
         if ours != theirs:
             yield Difference(f"environment {name}", *_shown(name, ours, theirs), pair=True)
+
+
+def _labels(declared: dict[str, str], created: dict[str, str]) -> Iterator[Difference]:
+    for name in sorted(declared.keys() | created.keys()):
+        ours, theirs = declared.get(name), created.get(name)
+        if ours != theirs:
+            yield Difference(f"label {name}", *_shown(name, ours, theirs), pair=False)
+
+
+def _images(declared: Recipe, created: Recipe) -> tuple[str, str]:
+    return _image(declared.image, declared.image_id), _image(created.image, created.image_id)
 
 
 def _shown(name: str, ours: str | None, theirs: str | None) -> tuple[str, str]:

@@ -67,7 +67,7 @@ async def unit_of(engine: Engine, pair: Pair | None, recipe: Recipe) -> Unit:
 
 def _fingerprint(engine: Engine, pair: Pair | None, recipe: Recipe) -> str:
     what = (
-        recipe.image_id,
+        recipe.image_content or recipe.image_id,
         recipe.entrypoint,
         recipe.command,
         tuple(sorted(recipe.env)),

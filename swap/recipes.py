@@ -23,6 +23,7 @@ from swap.ports import Mount, Recipe
 Json = Mapping[str, Any]
 
 LABEL = "com.docker.compose."
+_TOOLS = (LABEL, "desktop.docker.io/")  # prefixes of labels that compose and Docker Desktop add by themselves
 OTHERS_NETWORK = "another container's"  # network_mode service:x becomes container:ID: neither side can be compared
 _ANONYMOUS = re.compile(r"[0-9a-f]{64}")
 _DURATION = re.compile(r"([0-9.]+)(h|ms|m|s|us|µs|ns)")
@@ -52,7 +53,8 @@ def created_recipe(container: Json, image: Json) -> Recipe:
         stop_grace=_grace(config.get("StopTimeout")),
         init=bool(host.get("Init")),
         config_hash=labels.get(LABEL + "config-hash", ""),
-        image_labels=_pairs((image.get("Config") or {}).get("Labels") or {}),
+        labels=_own_labels(labels, image),
+        image_labels=_pairs(_image_labels(image)),
     )
 
 
@@ -78,14 +80,16 @@ def declared_recipe(project: Json, service_name: str, image: Json, config_hash: 
         stop_grace=_grace(_whole_seconds(service.get("stop_grace_period"))),
         init=bool(service.get("init")),
         config_hash=config_hash,
-        image_labels=_pairs(base.get("Labels") or {}),
+        labels=_own_labels(service.get("labels") or {}, image),
+        image_labels=_pairs(_image_labels(image)),
     )
 
 
 def image_content(image: Json) -> str:
     """What an image is, whatever its id: layers, platform, and the settings that decide what runs in it.
 
-    `image` is an inspection; {} (the image is gone) has no content. Labels, dates and history don't count.
+    `image` is an inspection; {} (the image is gone) has no content. Labels, dates and history don't count, nor does
+    the order of variables. What isn't set is null, empty or left out, by Docker's version and image store.
     """
     config, layers = image.get("Config") or {}, (image.get("RootFS") or {}).get("Layers")
     if not layers:
@@ -93,7 +97,8 @@ def image_content(image: Json) -> str:
     what = {
         "layers": layers,
         "platform": [image.get(name) or "" for name in ("Os", "Architecture", "Variant")],
-        **{name: config.get(name) or [] for name in ("Entrypoint", "Cmd", "Env")},
+        "Env": sorted(config.get("Env") or [], key=lambda line: line.partition("=")[0]),
+        **{name: config.get(name) or [] for name in ("Entrypoint", "Cmd")},
         **{name: config.get(name) or "" for name in ("User", "WorkingDir")},
     }
     return "sha256:" + hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
@@ -102,6 +107,17 @@ def image_content(image: Json) -> str:
 def image_name(project: Json, service_name: str) -> str:
     """The image that a service names; one that is only built has compose's own name for it."""
     return project["services"][service_name].get("image") or f"{project['name']}-{service_name}"
+
+
+def _image_labels(image: Json) -> Mapping[str, str]:
+    return (image.get("Config") or {}).get("Labels") or {}
+
+
+def _own_labels(labels: Mapping[str, Any], image: Json) -> tuple[tuple[str, str], ...]:
+    """What somebody chose for this container: neither written by tools for themselves, nor the image's own."""
+    inherited = _image_labels(image)
+    ours = {name: str(value) for name, value in labels.items() if not name.startswith(_TOOLS)}
+    return _pairs({name: value for name, value in ours.items() if inherited.get(name) != value})
 
 
 # ---------------------------------------------------------------------------------------- command line, environment

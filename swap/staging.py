@@ -152,7 +152,11 @@ class Staging:
 
 
 def _unlike(declared: Recipe, sight: Sight) -> tuple[Difference, ...]:
-    """What is wrong with what compose made. Its own hash isn't: compose has just said that it fits."""
+    """What is wrong with what compose made. Its own hash isn't: compose has just said that it fits.
+
+    Nor are labels: other tools may add theirs.
+    """
     if sight.recipe is None:
         return ()
-    return differences(replace(declared, config_hash=sight.recipe.config_hash), sight.recipe)
+    fitting = replace(declared, config_hash=sight.recipe.config_hash, labels=sight.recipe.labels)
+    return differences(fitting, sight.recipe)

@@ -125,6 +125,17 @@ async def test_an_edit_outside_the_pair_needs_no_trial_and_is_staged(box: Box) -
     assert [(one.field, one.pair) for one in verdict.differences] == [("healthcheck", False)]
 
 
+async def test_the_same_image_under_another_id_is_the_verified_pair(bare: Box) -> None:
+    bare.runtime.create(bare.edit_file("v2", image_content="sha256:content"))
+    await bare.record("v2")
+    bare.edit_file("v2", image_id="sha256:" + "12" * 32)  # the other image store, or a rebuild that changed a label
+    verdict = await bare.judge()
+    assert verdict.allowed
+    assert [(one.field, one.pair) for one in verdict.differences] == [("image id (the same content)", False)]
+    bare.edit_file("v2", image_content="sha256:another")
+    assert "never ran" in only((await bare.judge()).refusals)
+
+
 async def test_secrets_are_not_in_the_subject(box: Box) -> None:
     recipe = box.runtime.recipes["v2"]
     box.edit_file("v2", env=(("API_KEY", "hunter2"),), command=(*recipe.command, "--api-key", "hunter3"))

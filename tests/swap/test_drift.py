@@ -10,10 +10,12 @@ from swap.drift import Difference, differences, looks_secret, moved_tag
 from swap.ports import Mount, Recipe, Sight, Status
 
 OLD_ID, NEW_ID = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+CONTENT, OTHER = "sha256:" + "c" * 64, "sha256:" + "d" * 64
 MODELS = Mount("/srv/models", "/models", read_only=True)
 RECIPE = Recipe(
     image="ninfer:local",
     image_id=OLD_ID,
+    image_content=CONTENT,
     entrypoint=("/init",),
     command=("ninfer-serve", "--model", "/models/v2.ninfer", "--max-context", "260000", "--kv-dtype", "fp8"),
     env=(("CUDA_VISIBLE_DEVICES", "0"), ("NINFER_API_KEY", "hunter2")),
@@ -28,12 +30,14 @@ RECIPE = Recipe(
     stop_grace=60.0,
     init=True,
     config_hash="c0ffee",
+    labels=(("team", "voice"),),
     image_labels=(("slotproxy.ninfer.reads", "2"),),
 )
-# what `differences` never looks at: the name alone (the id decides), what the id implies, what it isn't about
-UNCOMPARED = {"image_content", "labels", "image", "image_labels", "contained"}
+# what `differences` never looks at: the name alone (the content decides), what the id implies, what it isn't about;
+# `image_content` is looked at with `image_id`, and has tests of its own
+UNCOMPARED = {"image_content", "image", "image_labels", "contained"}
 EDITS: dict[str, tuple[object, str, bool]] = {
-    "image_id": (NEW_ID, "image", True),
+    "image_id": (NEW_ID, "image id (the same content)", False),
     "entrypoint": (("/tini",), "entry point", True),
     "command": (("ninfer-serve",), "command", True),
     "env": ((("NINFER_API_KEY", "hunter2"),), "environment CUDA_VISIBLE_DEVICES", True),
@@ -47,6 +51,7 @@ EDITS: dict[str, tuple[object, str, bool]] = {
     "restart": ("always", "restart policy", False),
     "stop_grace": (None, "stop grace", False),
     "init": (False, "init", False),
+    "labels": ((), "label team", False),
     "config_hash": ("decaf", "other settings (compose hash)", False),
 }
 
@@ -69,7 +74,7 @@ def test_no_field_of_a_recipe_is_forgotten() -> None:
 
 def test_what_makes_another_pair_comes_first_the_image_before_all() -> None:
     edited = replace(RECIPE, **{name: value for name, (value, _, _) in EDITS.items()})  # type: ignore[arg-type]
-    found = differences(edited, RECIPE)
+    found = differences(replace(edited, image_content=OTHER), RECIPE)
     assert found[0].field == "image"
     assert [d.pair for d in found] == sorted((d.pair for d in found), reverse=True)
 
@@ -83,8 +88,32 @@ def test_another_name_for_the_same_image_is_no_difference() -> None:
     assert differences(replace(RECIPE, image="ninfer:v2"), RECIPE) == ()
 
 
+def test_another_id_with_the_same_content_is_the_same_pair_and_is_shown() -> None:
+    (image,) = differences(replace(RECIPE, image_id=NEW_ID), RECIPE)
+    assert image == Difference(
+        "image id (the same content)", "ninfer:local (bbbbbbbbbbbb)", "ninfer:local (aaaaaaaaaaaa)", pair=False
+    )
+
+
+@pytest.mark.parametrize("contents", [(OTHER, CONTENT), ("", CONTENT), (CONTENT, ""), ("", "")])
+def test_another_id_whose_content_is_another_or_gone_makes_another_pair(contents: tuple[str, str]) -> None:
+    ours, theirs = contents
+    declared = replace(RECIPE, image_id=NEW_ID, image_content=ours)
+    (image,) = differences(declared, replace(RECIPE, image_content=theirs))
+    assert (image.field, image.pair) == ("image", True)
+
+
+def test_an_image_that_is_gone_is_still_the_one_of_its_id() -> None:
+    assert differences(RECIPE, replace(RECIPE, image_content="")) == ()
+
+
+def test_labels_are_compared_one_by_one_and_a_secret_is_hidden() -> None:
+    edited = replace(RECIPE, labels=(("team", "voice"), ("api.token", "hunter2")))
+    assert differences(edited, RECIPE) == (Difference("label api.token", "(hidden)", "(not set)", pair=False),)
+
+
 def test_images_are_told_by_tag_and_short_id() -> None:
-    (image,) = differences(replace(RECIPE, image="ninfer:v3", image_id=NEW_ID), RECIPE)
+    (image,) = differences(replace(RECIPE, image="ninfer:v3", image_id=NEW_ID, image_content=OTHER), RECIPE)
     assert (image.declared, image.created) == ("ninfer:v3 (bbbbbbbbbbbb)", "ninfer:local (aaaaaaaaaaaa)")
 
 

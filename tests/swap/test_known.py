@@ -100,6 +100,12 @@ async def test_what_doesnt_make_another_pair_doesnt_make_another_unit(
     assert await key(engine, replace(recipe, **change)) == await key(engine, recipe)
 
 
+async def test_the_same_image_under_another_id_is_the_same_unit(engine: Engine, recipe: Recipe) -> None:
+    here = replace(recipe, image_content="sha256:content")
+    assert await key(engine, replace(here, image_id="sha256:other")) == await key(engine, here)
+    assert await key(engine, replace(here, image_content="sha256:else")) != await key(engine, here)
+
+
 async def test_the_order_of_variables_and_mounts_doesnt_count(engine: Engine, recipe: Recipe) -> None:
     turned = replace(recipe, env=recipe.env[::-1], mounts=recipe.mounts[::-1])
     assert await key(engine, turned) == await key(engine, recipe)

@@ -9,9 +9,9 @@ import pytest
 
 from swap.creation import Creation, CreationFile, body_of, later_networks
 from swap.ports import CannotStage, Recipe
-from swap.recipes import created_recipe, declared_recipe, nanoseconds
+from swap.recipes import created_recipe, declared_recipe, image_content, nanoseconds
 
-IMAGE = {
+IMAGE: dict[str, Any] = {
     "Id": "sha256:1",
     "Config": {
         "Entrypoint": ["/init"],
@@ -21,7 +21,11 @@ IMAGE = {
         "User": "7",
         "Healthcheck": {"Test": ["CMD", "probe"], "Interval": 5 * 10**9, "Retries": 3},
         "Volumes": {"/data": {}},
+        "Labels": {"reads": "2", "vendor": "us"},
     },
+    "RootFS": {"Type": "layers", "Layers": ["sha256:a", "sha256:b"]},
+    "Os": "linux",
+    "Architecture": "amd64",
 }
 
 
@@ -93,6 +97,80 @@ def test_both_ways_to_declare_a_restart_policy(service: dict[str, Any], policy: 
 )
 def test_durations_as_go_writes_them(text: str | None, value: int) -> None:
     assert nanoseconds(text) == value
+
+
+# ------------------------------------------------------------------------------------------------- labels
+
+
+def test_labels_are_those_that_were_chosen_for_this_container_and_the_same_on_both_sides() -> None:
+    chosen = {"team": "voice", "vendor": "them"}
+    shown = {**chosen, "reads": "2", "com.docker.compose.service": "s", "desktop.docker.io/wsl-distro": "x"}
+    container = _container()
+    container["Config"]["Labels"] = shown
+    assert _declared(labels={**chosen, "reads": "2"}).labels == (("team", "voice"), ("vendor", "them"))
+    assert created_recipe(container, IMAGE).labels == _declared(labels=chosen).labels
+
+
+# ------------------------------------------------------------------------------------------------- image content
+
+
+def _image(config: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {**IMAGE, **more, "Config": {**IMAGE["Config"], **(config or {})}}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _image(Id="sha256:" + "9" * 64, Created="2026-01-01T00:00:00Z", RepoTags=["i:2"], RepoDigests=["i@sha256:1"]),
+        _image(Id="sha256:" + "9" * 64, Descriptor={"digest": "sha256:" + "9" * 64}),  # the containerd store's way
+        _image({"Labels": {"reads": "2", "build": "7"}}),
+        _image({"Labels": None, "Healthcheck": None, "Volumes": None, "OnBuild": None}),
+        _image({"Env": ["A=image", "PATH=/bin"]}),
+        _image(Variant=""),
+    ],
+)
+def test_the_same_content_is_the_same_whatever_its_id_its_labels_and_the_store_that_shows_it(
+    other: dict[str, Any],
+) -> None:
+    assert image_content(other) == image_content(IMAGE)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _image(RootFS={"Layers": ["sha256:b", "sha256:a"]}),
+        _image(RootFS={"Layers": ["sha256:a"]}),
+        _image(Os="windows"),
+        _image(Architecture="arm64"),
+        _image(Variant="v3"),
+        _image({"Entrypoint": ["/init", "-s"]}),
+        _image({"Entrypoint": None}),
+        _image({"Cmd": ["serve", "--fast"]}),
+        _image({"Cmd": None}),
+        _image({"Env": ["PATH=/bin", "A=other"]}),
+        _image({"Env": ["PATH=/bin"]}),
+        _image({"User": ""}),
+        _image({"WorkingDir": "/"}),
+    ],
+)
+def test_all_that_decides_what_runs_in_an_image_is_its_content(other: dict[str, Any]) -> None:
+    assert image_content(other) != image_content(IMAGE)
+
+
+def test_what_is_not_set_in_an_image_may_be_null_empty_or_left_out() -> None:
+    plain = {"RootFS": IMAGE["RootFS"], "Os": "linux", "Architecture": "amd64"}
+    empty = {"Entrypoint": [], "Cmd": [], "Env": [], "User": "", "WorkingDir": ""}
+    contents = [image_content({**plain, "Config": config}) for config in (None, {}, dict.fromkeys(empty), empty)]
+    assert contents == [image_content(plain)] * 4
+
+
+@pytest.mark.parametrize("layers", [None, [], {}])
+def test_an_image_whose_layers_nobody_tells_has_no_content(layers: object) -> None:
+    assert image_content(_image(RootFS={"Layers": layers} if layers != {} else None)) == ""
+    assert image_content({}) == ""
+
+
+# ------------------------------------------------------------------------------------------------- making it again
 
 
 def _container(**more: Any) -> dict[str, Any]:

@@ -170,4 +170,4 @@ def test_a_rebuilt_image_under_the_same_tag_is_another_pair(house: House) -> Non
 
 
 def rebuild(house: House, tag: str) -> None:
-    house.bed.images.variant(tag, tag, labels={"build": "2"})
+    house.bed.images.variant(tag, tag, env={"BUILD": "2"})
