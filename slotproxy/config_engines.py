@@ -141,8 +141,11 @@ def _compose(keys: ComposeKeys | None, at: Place) -> ComposeService | None:
 
 
 def _source(keys: SourceKeys | None, at: Place) -> Source | None:
-    if keys and not re.fullmatch(r"[0-9a-fA-F]{7,64}", keys.commit):
-        raise (at / "commit").wrong(f"{show(keys.commit)} is no commit; write 7 to 64 hexadecimal digits")
+    if keys and not re.fullmatch(r"[0-9a-fA-F]{7,40}|[0-9a-fA-F]{64}", keys.commit):
+        raise (at / "commit").wrong(
+            f"{show(keys.commit)} is no commit; write its hash, 7 to 40 hexadecimal digits (or all 64 of a SHA-256):"
+            " a branch or a tag can move, so it pins nothing"
+        )
     return Source(keys.tree, keys.commit) if keys else None
 
 

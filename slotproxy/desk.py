@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from slotproxy.config import Settings
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.gate import SlotGate
 from slotproxy.refusal import Refusal, named
+from swap import source
 from swap.checks import Checker, Verdict
 from swap.controller import Controller, Ended
 from swap.hands import Wish
@@ -141,7 +142,9 @@ class Desk:
 
     async def plan(self, engine: str, pair: str | None, *, trial: bool) -> Json:
         _, chosen = named(self.settings, engine, pair)
-        return _plan(await self.checker.judge(engine, chosen.name, trial=trial))
+        verdict = await self.checker.judge(engine, chosen.name, trial=trial)
+        moved = await source.look(chosen, verdict.declared)  # here only: a swap doesn't wait for git
+        return _plan(replace(verdict, warnings=(*verdict.warnings, *map(str, moved))))
 
     # ------------------------------------------------------------------------------------------ what changes things
 

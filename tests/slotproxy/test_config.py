@@ -205,6 +205,12 @@ REFUSALS: list[tuple[Edit, str]] = [
         put("engines.ninfer.pairs.v2.source.commit", 1234567),
         "engines.ninfer.pairs.v2.source.commit: 1234567 is not text",
     ),
+    (
+        put("engines.ninfer.pairs.v2.source.commit", "main"),
+        "engines.ninfer.pairs.v2.source.commit: 'main' is no commit; write its hash, 7 to 40 hexadecimal digits",
+    ),
+    (put("engines.ninfer.pairs.v2.source.commit", "1f2e3d"), "engines.ninfer.pairs.v2.source.commit: '1f2e3d' is no"),
+    (put("engines.ninfer.pairs.v2.source.commit", "a" * 41), "engines.ninfer.pairs.v2.source.commit: 'aaaaaaaa"),
     (put("engines.ninfer.profile", "ninja"), "engines.ninfer.profile: no profile is named 'ninja'; there are: "),
     (put("engines.ninfer.concurrency", 0), "engines.ninfer.concurrency: 0 is too small; write at least 1"),
     (put("engines.to-strata", {"profile": "openai", "vram": 0, "pairs": {}}), "engines.to-strata: `slotctl swap to-"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from engines.ninfer.sample import write_artifact
+from engines.spec import Source
 from slotproxy.refusal import Refusal
 from swap.contents import VERSION
 from swap.ports import CardUnknown, Outcome, Unreachable
 from swap.state import phase
 from tests.slotproxy.office import Office
+from tests.swap.repositories import commit, head, needs_git, repository
 from tests.swap.world import FILES, moment, until
 
 
@@ -148,6 +151,23 @@ async def test_an_unknown_name_is_bad_usage_and_the_known_ones_are_named(
         with pytest.raises(Refusal) as refusal:
             await ask(office.desk)
     assert (refusal.value.code, refusal.value.mend) == (2, said)
+
+
+@needs_git
+async def test_plan_warns_of_a_source_tree_that_moved_and_allows_what_it_allowed(office: Office) -> None:
+    tree = repository(office.folder / "ninfer-src")
+    pinned, now = head(tree), commit(tree)
+    v2 = replace(office.engines["ninfer"].pairs["v2"], source=Source(tree, pinned))
+    ninfer = office.engines["ninfer"]
+    office.engines["ninfer"] = replace(ninfer, pairs={**ninfer.pairs, "v2": v2})
+    async with office.serving():
+        plan = await office.desk.plan("ninfer", "v2", trial=False)
+        (warning,) = plan["warnings"]
+        assert warning.startswith(
+            f"the source tree {tree} of ninfer:v2 is at {now[:7]}, not at {pinned[:7]}: a rebuild"
+        )
+        assert plan["allowed"] is True
+        assert (await office.desk.plan("ninfer", "v3", trial=True))["warnings"] == []
 
 
 async def test_pairs_tells_what_is_verified_what_failed_and_what_never_ran(office: Office) -> None:
