@@ -4,8 +4,8 @@ Evidence is about a subject (image, files, command line, environment, mounts, de
 *verified* while a line says that its very subject has served, and no later one revokes it; a failure takes nothing
 away. A revocation ends with the next success of a trial or adoption, or with the operator's next attestation.
 
-Evidence of a simulated card never counts on a real one, nor the other way round. Evidence of another GPU or driver
-counts with a doubt; what a doubt means is the configuration's to say.
+Evidence of a simulated card never counts on a real one, nor the other way round; a revocation counts wherever it was
+made. Evidence of another GPU or driver counts with a doubt; what a doubt means is the configuration's to say.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Standing:
             return PairState.REVOKED
         if self.served is not None:
             return PairState.VERIFIED
-        if self.changed:
-            return PairState.CHANGED
-        return PairState.CANDIDATE if self.failure is None else PairState.FAILED
+        if self.failure is not None:  # of this very subject: that it has changed, too, says less
+            return PairState.FAILED
+        return PairState.CHANGED if self.changed else PairState.CANDIDATE
 
     def meets(self, require: Require) -> bool:
         """Whether this is enough for the card. What is revoked never gets it without a trial."""
@@ -67,14 +67,14 @@ class Standing:
 
 def standing(evidence: Iterable[Evidence], subject: Subject, label: str, card: CardIdentity | None) -> Standing:
     """`evidence` oldest first, `label` the pair's name now. Without a card any real card's evidence counts."""
-    lines = [one for one in evidence if _same_kind(one.card, card)]
+    lines = [one for one in evidence if _same_kind(one.card, card) or one.outcome is Outcome.REVOKED]
     wanted = key(subject)
     served, attested, revoked, failure = _told([one for one in lines if one.key == wanted])
     best = max(reversed(served), key=lambda one: _nearness(one, card), default=None)
     if best is not None or revoked is not None:
         doubts = tuple(_doubts(best, card)) if best is not None and card is not None else ()
         return Standing(best, attested, revoked, failure, doubts=doubts)
-    before = _verified_as([one for one in lines if one.pair == label])
+    before = _verified_as(label, lines)
     changed = tuple(subject_differences(before.subject, subject)) if before is not None else ()
     return Standing(None, attested, None, failure, before, changed)
 
@@ -84,10 +84,10 @@ def subject_differences(was: Subject, now: Subject) -> Iterator[str]:
     if was.engine != now.engine:
         yield f"engine {was.engine} is {now.engine} now"
     if (was.image_content or was.image_id) != (now.image_content or now.image_id):
-        yield f"image {_short(was.image_id)} is {_short(now.image_id)} now"
+        yield _image(was, now)
     if mask_argv(was.argv) != mask_argv(now.argv):
         yield "command line"
-    yield from _environment(dict(mask_env(was.env)), dict(mask_env(now.env)))
+    yield from _environment(_by_name(was), _by_name(now))
     yield from _files(was.files, now.files)
     if was.working_dir != now.working_dir:
         yield f"working directory {was.working_dir or '(none)'} is {now.working_dir or '(none)'} now"
@@ -123,10 +123,10 @@ def _told(about: list[Evidence]) -> tuple[list[Evidence], Evidence | None, Evide
     return served, attested, revoked, failure
 
 
-def _verified_as(named: list[Evidence]) -> Evidence | None:
-    """The newest line of this name that verified something which nobody revoked since."""
-    for one in reversed(named):
-        if one.outcome is Outcome.SERVED and not _told([other for other in named if other.key == one.key])[2]:
+def _verified_as(label: str, lines: list[Evidence]) -> Evidence | None:
+    """The newest line of this name that still verifies its subject, whatever that subject was called since."""
+    for one in reversed(lines):
+        if one.pair == label and one in _told([other for other in lines if other.key == one.key])[0]:
             return one
     return None
 
@@ -155,7 +155,21 @@ def _doubts(one: Evidence, card: CardIdentity) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------- differences
 
 
-def _environment(was: dict[str, str], now: dict[str, str]) -> Iterator[str]:
+def _image(was: Subject, now: Subject) -> str:
+    if was.image_id == now.image_id:  # its content is known of one of them only
+        return f"image {_short(now.image_id)}: nobody can tell whether it holds what it held"
+    return f"image {_short(was.image_id)} is {_short(now.image_id)} now"
+
+
+def _by_name(subject: Subject) -> dict[str, tuple[str, ...]]:
+    """Docker lets a name stand twice."""
+    env: dict[str, tuple[str, ...]] = {}
+    for name, value in mask_env(subject.env):
+        env[name] = (*env.get(name, ()), value)
+    return env
+
+
+def _environment(was: dict[str, tuple[str, ...]], now: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for name in sorted(was.keys() | now.keys()):
         if was.get(name) != now.get(name):
             how = "is new" if name not in was else "is gone" if name not in now else "has another value"
@@ -164,16 +178,18 @@ def _environment(was: dict[str, str], now: dict[str, str]) -> Iterator[str]:
 
 def _files(was: tuple[FileDigest, ...], now: tuple[FileDigest, ...]) -> Iterator[str]:
     """By content: the same bytes elsewhere are the same file."""
-    if [(one.sha256, one.size) for one in was] == [(one.sha256, one.size) for one in now]:
+    before, after = [_content(one) for one in was], [_content(one) for one in now]
+    if before == after:
         return
-    before = {one.sha256 for one in was}
-    new = [one.path for one in now if one.sha256 not in before]
-    after = {one.sha256 for one in now}
-    gone = [one.path for one in was if one.sha256 not in after and one.path not in new]
-    yield from (f"file {path} has other bytes" if path in {one.path for one in was} else f"file {path}" for path in new)
-    yield from (f"file {path} is gone" for path in gone)
-    if not new and not gone:
-        yield "order of files"
+    old, new = {one.path: _content(one) for one in was}, {one.path: _content(one) for one in now}
+    said = [f"file {path} has other bytes" for path in sorted(old.keys() & new.keys()) if old[path] != new[path]]
+    said += [f"file {path} is new" for path in sorted(new.keys() - old.keys()) if new[path] not in before]
+    said += [f"file {path} is gone" for path in sorted(old.keys() - new.keys()) if old[path] not in after]
+    yield from said or ["order of files" if len(before) == len(after) else "number of files"]
+
+
+def _content(file: FileDigest) -> tuple[str, int]:
+    return file.sha256, file.size
 
 
 def _targets(subject: Subject) -> list[tuple[str, bool]]:
