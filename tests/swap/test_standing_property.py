@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from operator import attrgetter
+from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ mounts = st.builds(Mount, few(["/srv", "/mnt"]), few(["/models", "/data"]), st.b
 images = few(["", "sha256:c1", "sha256:c2"])
 words = st.lists(few(["serve", "--kv", "--api-key", "hush", "-x"]), max_size=3).map(tuple)
 variables = st.lists(st.tuples(few(["A", "B", "API_KEY"]), few(["1", "2", "hush"])), max_size=3).map(tuple)
-parts = {
+parts: dict[str, st.SearchStrategy[Any]] = {
     "engine": few(["ninfer", "strata"]),
     "image_id": few(["sha256:1", "sha256:2"]),
     "argv": words,
@@ -91,6 +93,15 @@ def test_two_subjects_are_one_pair_exactly_when_nothing_differs(
     first, second, _ = history
     assert (key(first) == key(second)) is same(first, second)
     assert (not list(subject_differences(first, second))) is same(first, second)
+
+
+@pytest.mark.parametrize("name", sorted(parts))
+@given(subject=subjects, data=st.data())
+def test_whichever_part_differs_the_pair_is_another_one(name: str, subject: Subject, data: st.DataObject) -> None:
+    other = replace(subject, **{name: data.draw(parts[name])})
+    known = of([line(other, Outcome.SERVED)], subject, REAL)
+    assert (known.served is not None) is known.meets(Require.VERIFIED) is same(subject, other)
+    assert (not list(subject_differences(subject, other))) is same(subject, other)
 
 
 @given(histories(), few(CARDS))
