@@ -12,7 +12,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engines.spec import Engine, GiB, Pair, Require
+from engines.spec import Engine, GiB, Pair
+from swap import policy
 from swap.artifacts import files_of, source_of, used_files
 from swap.contents import expect_contents
 from swap.drift import Difference, differences, moved_tag, same_image
@@ -218,30 +219,15 @@ class Checker:
         known = standing(self._ledger.evidence(), subject, pair.label, card)
         if card is None or trial:
             return known
-        if not known.meets(engine.require):
-            found.refuse(
-                f"{pair.label} {_unproven(known, engine.require)}",
-                f"`slotctl swap to-{pair.label} --trial` runs it, and its success is the evidence",
-            )
-        elif self._strict:
-            for doubt in known.doubts:
-                mend = f"`slotctl swap to-{pair.label} --trial` proves it anew, or set `card.on_change: warn`"
-                found.refuse(f"{pair.label}: {doubt}", mend)
+        if (missing := policy.refusal(pair.label, known, engine.require, strict=self._strict)) is not None:
+            found.refuse(missing.what, missing.mend)
         else:
-            found.warnings += known.doubts
+            found.warnings += policy.warnings(pair.label, known, engine.require, strict=self._strict)
         return known
 
-
-def _unproven(known: Standing, require: Require) -> str:
-    """Why what is recorded isn't enough."""
-    if known.revoked is not None:
-        return f"was revoked on {known.revoked.when}: {known.revoked.reason}"
-    tried = f" (tried on {known.failure.when}: {known.failure.reason or 'failed'})" if known.failure else ""
-    if known.changed:
-        assert known.before is not None
-        return f"never ran on this card as it is now{tried}: since {known.before.when} {'; '.join(known.changed)}"
-    word = " nor was attested" if require is Require.ATTESTED else ""
-    return f"never ran on this card{word}{tried}"
+    def accepts(self, engine: Engine, known: Standing) -> bool:
+        """May such a pair have the card without a trial?"""
+        return policy.accepts(known, engine.require, strict=self._strict)
 
 
 def _unknown(engine: str, pair: str, what: str, known: Mapping[str, object]) -> Verdict:

@@ -41,11 +41,6 @@ class Known:
         """None: nobody has looked yet, or it can't be told."""
         return None if self.standing is None else self.standing.served is not None
 
-    @property
-    def proven(self) -> bool:
-        """It may have the card without a trial, as far as is known."""
-        return self.standing is not None and self.standing.meets(self.engine.require)
-
     def saw(self, sight: Sight) -> None:
         self.id, self.started_at = sight.id, sight.started_at
 

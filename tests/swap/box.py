@@ -53,6 +53,7 @@ class Box:
         self.ledger = FakeLedger()
         self.hasher = Hasher(self.folder / "hashes.json")
         self.headroom, self.baseline = GiB // 4, 0
+        self.strict = False
 
     @property
     def checker(self) -> Checker:
@@ -64,6 +65,7 @@ class Box:
             hasher=self.hasher,
             headroom=self.headroom,
             baseline=self.baseline,
+            strict=self.strict,
         )
 
     async def judge(self, pair: str | None = None, *, trial: bool = False, may_stage: bool = True) -> Verdict:
@@ -73,7 +75,8 @@ class Box:
         """It ran on this card as it is declared now."""
         subject = await self.checker.subject_of(self.engine, self.runtime.recipes[pair], self.engine.pairs[pair])
         when = "2026-01-02T03:04:05Z"
-        self.ledger.record(Evidence(subject, "", outcome, f"ninfer:{pair}", when, "trial", REAL, **more))
+        line = Evidence(subject, "", outcome, f"ninfer:{pair}", when, "trial", REAL)
+        self.ledger.record(replace(line, **more))
 
     def edit_pair(self, name: str, **changes: Any) -> None:
         pairs = {**self.engine.pairs, name: replace(self.engine.pairs[name], **changes)}
