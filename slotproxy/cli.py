@@ -92,6 +92,7 @@ async def swap(control: Control, args: argparse.Namespace) -> int:
         "cut": args.cut,
         "stage": not args.no_stage,
         "drain": args.drain,
+        "tokens": args.tokens,
     }
     return await _follow(control, args, "/swap", order)
 

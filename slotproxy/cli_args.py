@@ -8,7 +8,7 @@ from typing import Final
 
 from slotproxy import __version__
 from slotproxy.cli_pairs import add_pairs
-from slotproxy.cli_parts import Commands, add_command, add_common, duration, target
+from slotproxy.cli_parts import Commands, add_command, add_common, count, duration, target
 
 DETACHED: Final = 7
 EXIT_CODES: Final[Mapping[int, str]] = {
@@ -61,6 +61,7 @@ def _add_orders(commands: Commands[argparse.ArgumentParser]) -> None:
     swap = add_command(commands, "swap", "give the card to a pair; returns when it serves")
     _add_target(swap, nargs="?")
     swap.add_argument("--trial", action="store_true", help="to a pair that isn't verified: its success is the evidence")
+    swap.add_argument("--tokens", type=count, metavar="N", help="how many tokens the trial's completion asks for")
     swap.add_argument("--cut", action="store_true", help="end what is still in flight at the drain's deadline")
     swap.add_argument("--no-stage", action="store_true", help="refuse, if the container isn't what the pair declares")
     swap.add_argument("--drain", type=duration, metavar="DURATION", help="how long to wait for requests in flight")
@@ -85,11 +86,13 @@ def _add_target(parser: argparse.ArgumentParser, nargs: str | None = None) -> No
 
 
 def _check_swap(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    others = args.trial or args.cut or args.no_stage or args.drain is not None
+    others = args.trial or args.cut or args.no_stage or args.drain is not None or args.tokens is not None
     if args.abort and (args.target or others):
         parser.error("swap --abort stands alone: it gives up whatever swap is under way")
     if not args.abort and not args.target:
         parser.error("swap takes a TARGET, such as to-ninfer or to-ninfer:v3")
+    if args.tokens is not None and not args.trial:
+        parser.error("--tokens is a trial's: give --trial with it")
 
 
 def _epilog(commands: Commands[argparse.ArgumentParser]) -> str:

@@ -7,6 +7,7 @@ import argparse
 from slotproxy.units import parse_duration
 
 REASON_LIMIT = 500  # characters of a reason: it stands in a table, and in a file for good
+MOST_TOKENS = 10_000  # of a trial's completion
 Commands = argparse._SubParsersAction  # argparse gives its type no public name
 
 Target = tuple[str, str | None]
@@ -52,6 +53,12 @@ def duration(written: str) -> float:
         return parse_duration(written)
     except ValueError as refusal:
         raise argparse.ArgumentTypeError(str(refusal)) from None
+
+
+def count(written: str) -> int:
+    if not written.isdecimal() or not 0 < int(written) <= MOST_TOKENS:
+        raise argparse.ArgumentTypeError(f"{written!r}: give a number from 1 to {MOST_TOKENS}")
+    return int(written)
 
 
 def reason(written: str) -> str:

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from slotproxy.cli_parts import MOST_TOKENS
 from slotproxy.desk import Desk, Json
 from slotproxy.ending import Stopping, stopped
 from slotproxy.presence import unless
@@ -60,6 +61,7 @@ def _swap(desk: Desk, body: Json) -> AsyncGenerator[Json, None]:
         cut=_flag(body, "cut"),
         stage=_flag(body, "stage", default=True),
         drain=_seconds(body, "drain"),
+        tokens=_count(body, "tokens"),
     )
 
 
@@ -153,6 +155,13 @@ def _seconds(body: Json, name: str) -> float | None:
     if not number or not math.isfinite(value) or value < 0:
         raise Refusal(f"`{name}` must be a number of seconds", "", 2)
     return float(value)
+
+
+def _count(body: Json, name: str) -> int | None:
+    value = body.get(name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST_TOKENS):
+        raise Refusal(f"`{name}` must be a number from 1 to {MOST_TOKENS}", "", 2)
+    return value
 
 
 # ------------------------------------------------------------------------------------------------- what went wrong

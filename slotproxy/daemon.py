@@ -158,6 +158,7 @@ def build(settings: Settings, stop: asyncio.Event) -> Daemon:
         say=lambda _: None,
         in_flight=lambda: gate.view().in_flight,
         times=Times(settings.drain, settings.freeing, BACKOFF),
+        baseline=settings.card.baseline,
     )
     controller = Controller(settings.engines, hands, ledger, gate)
     evidence = EvidenceDesk(settings, controller, checker, ledger, card, gate, readiness)

@@ -174,10 +174,13 @@ class Desk:
         cut: bool = False,
         stage: bool = True,
         drain: float | None = None,
+        tokens: int | None = None,
     ) -> AsyncGenerator[Json, None]:
         """Each phase as it passes, a tick each second, and how it ended. Nobody who stops reading stops the swap."""
         chosen, target = named(self.settings, engine, pair)
-        wish = Wish(stage=stage, drain=drain)
+        if tokens is not None and not trial:
+            raise Refusal("`tokens` is a trial's", "order it with --trial, or without --tokens", 2)
+        wish = Wish(stage=stage, drain=drain, tokens=tokens)
         ticket = self.controller.order(chosen.name, target.name, trial=trial, cut=cut, wish=wish)
         while True:
             try:

@@ -17,12 +17,12 @@ from slotproxy.refusal import Refusal, named
 from swap.checks import Checker
 from swap.controller import Controller
 from swap.evidence import extra_of
-from swap.hands import Warmed
 from swap.known import Known
 from swap.ledger import FileLedger, key
 from swap.moves import Unit
-from swap.ports import Card, Evidence, Outcome, Subject
-from swap.readiness import Readiness
+from swap.ports import Card, Evidence, Fault, Outcome, Subject
+from swap.readiness import Answered, Readiness
+from swap.warming import Peak
 
 PROBE = SlotSettings(name="(probe)", priority=1_000_000, max_hold=120.0)
 
@@ -83,8 +83,10 @@ class EvidenceDesk:
         began, run = time.monotonic(), (known.id, known.started_at)
         subject = await self.checker.subject_of(known.engine, known.recipe, known.pair)
         await self._expect_read(known, known.pair, subject)
-        tokens = await self._probe(known.engine)
-        memory = await self.card.memory()
+        peak = Peak(self.card)
+        await peak.look()
+        answered = await self._probe(known.engine)
+        await peak.look(again=True)
         version = await asyncio.to_thread(version_of, known.engine, known.pair, known.recipe)
         card = await self.card.identity()
         await self._expect_same(serving, run, subject)
@@ -98,8 +100,11 @@ class EvidenceDesk:
             how="adopt",
             card=card,
             image=known.recipe.image,
-            tokens=tokens,
-            extra=extra_of(known, Warmed(0.0, tokens, memory.used)),
+            tokens=answered.tokens,
+            tokens_per_second=answered.tokens_per_second,
+            vram_peak=peak.bytes,
+            recipe=known.recipe,
+            extra=extra_of(known),
         )
         await asyncio.to_thread(self.ledger.record, evidence)
         known.standing = await self.checker.standing_of(subject, known.pair.label)
@@ -128,18 +133,19 @@ class EvidenceDesk:
             mend = f"when nobody writes them: swap to another engine, then `slotctl swap to-{unit.label} --trial`"
             raise Refusal(f"the files of {unit.label} changed meanwhile; nothing was recorded", mend, 3)
 
-    async def _probe(self, engine: Engine) -> int:
-        """A completion, with a place at the gate like any request."""
+    async def _probe(self, engine: Engine) -> Answered:
+        """A completion as long as a trial's, with a place at the gate like any request."""
         place = await self.gate.enter(PROBE, size=0)
         if not isinstance(place, Place):
             raise Refusal(f"{engine.name} could not be asked: {place.reason}", "try again", 3)
         try:
-            # It may have waited for a swap; then it is another engine's turn.
-            answered = await self.readiness.completes(engine) if place.engine == engine.name else None
+            if place.engine != engine.name:  # it has waited for a swap
+                raise Refusal(
+                    f"{engine.name} serves no more: {place.engine} does", "only what serves can be adopted", 3
+                )
+            return await self.readiness.generates(engine, engine.trial_tokens)
+        except Fault as fault:
+            what = f"{engine.name} answered no completion of {engine.trial_tokens} tokens: {fault.what}"
+            raise Refusal(what, "look at its log; nothing was recorded", 3) from fault
         finally:
             place.leave()
-        if place.engine != engine.name:
-            raise Refusal(f"{engine.name} serves no more: {place.engine} does", "only what serves can be adopted", 3)
-        if answered is None:
-            raise Refusal(f"{engine.name} answered no completion", "look at its log; nothing was recorded", 3)
-        return answered.tokens

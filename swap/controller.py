@@ -303,6 +303,8 @@ class Controller:
         """Evidence of an order's outcome. That it can't be written is said, and changes nothing else."""
         if record.order is None:
             return
+        if record.served and (said := self.hands.too_big(record.unit)):
+            self._notes[record.order.id] = f"; {said}"
         try:
             async with asyncio.timeout(WRITE_LIMIT):
                 await self._write_evidence(record)

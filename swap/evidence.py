@@ -11,8 +11,8 @@ from swap.moves import Record
 from swap.ports import CardIdentity, Evidence, Outcome
 
 if TYPE_CHECKING:
-    from swap.hands import Warmed
     from swap.known import Known
+    from swap.warming import Warmed
 
 
 def evidence_of(record: Record, known: Known, warmed: Warmed | None, card: CardIdentity) -> Evidence | None:
@@ -30,20 +30,20 @@ def evidence_of(record: Record, known: Known, warmed: Warmed | None, card: CardI
         card=card,
         image=known.recipe.image,
         ready_in=round(warmed.ready_in, 3) if served and warmed else None,
-        tokens=warmed.tokens if served and warmed else None,
+        tokens=warmed.answered.tokens if served and warmed else None,
+        tokens_per_second=warmed.answered.tokens_per_second if served and warmed else None,
+        vram_peak=warmed.peak if served and warmed else None,
         reason=record.why,
         recipe=known.recipe,
-        extra=extra_of(known, warmed if served else None),
+        extra=extra_of(known),
     )
 
 
-def extra_of(known: Known, warmed: Warmed | None) -> dict[str, object]:
-    """What only some engines or cards can tell."""
+def extra_of(known: Known) -> dict[str, object]:
+    """What only some engines can tell."""
     extra: dict[str, object] = {}
     if known.artifact_version is not None:
         extra[VERSION] = known.artifact_version
-    if warmed is not None and warmed.used is not None:
-        extra["card_used"] = warmed.used
     if known.recipe.config_hash:
         extra["compose_hash"] = known.recipe.config_hash
     return extra

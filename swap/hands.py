@@ -7,7 +7,6 @@ under way. Waits that end early when an order is given up are simply cancelled b
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,7 +16,6 @@ from swap.checks import Checker, Verdict
 from swap.drift import differences
 from swap.inspection import inspect, replaced
 from swap.known import Known, unit_of
-from swap.lastwords import how_it_ended
 from swap.moves import (
     Awaited,
     Check,
@@ -53,10 +51,10 @@ from swap.ports import (
     Unfinished,
     Unreachable,
 )
-from swap.readiness import Answered, Readiness
+from swap.readiness import Readiness
 from swap.room import lacking
+from swap.warming import POLL, Warmed, Warming, beyond
 
-POLL = 0.1  # seconds between two looks while something is awaited
 CUT_LIMIT = 5.0  # seconds that requests have to end once they are cut
 GLANCE_LIMIT = 15.0  # seconds to wait for an overdue call before saying that it can't be asked
 BACKOFF = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)  # seconds, by attempt
@@ -79,21 +77,13 @@ class Wish:
 
     stage: bool = True
     drain: float | None = None
+    tokens: int | None = None  # of a trial's completion; None: as configured
     unit: Unit | None = None  # what it means, once checked
-
-
-@dataclass(slots=True)
-class Warmed:
-    """How a unit became ready, for its evidence."""
-
-    ready_in: float
-    tokens: int
-    used: int | None  # bytes of the card in use then
 
 
 @dataclass
 class Hands:
-    """Everything that effects act on. `say` tells people what a wait is about; `headroom` in bytes."""
+    """Everything that effects act on. `say` tells people what a wait is about; `headroom` and `baseline` in bytes."""
 
     engines: Mapping[str, Engine]
     runtimes: Mapping[str, Runtime]
@@ -107,6 +97,7 @@ class Hands:
     say: Callable[[str], None]
     in_flight: Callable[[], int]
     times: Times = field(default_factory=Times)
+    baseline: int = 0
     serving: Callable[[], Unit | None] = lambda: None  # set by the controller, who knows
     known: dict[Unit, Known] = field(default_factory=dict)
     wishes: dict[int, Wish] = field(default_factory=dict)
@@ -144,7 +135,7 @@ class Hands:
             case Start():
                 return await self._start(effect)
             case Warm():
-                return await self._warm(effect)
+                return await self._warm(effect, order)
             case Glance():
                 return await self._glance(effect)
             case Rest(n, attempt):
@@ -325,42 +316,27 @@ class Hands:
 
     # ------------------------------------------------------------------------------------------ ready
 
-    async def _warm(self, effect: Warm) -> Told:
-        """Ready: the engine's sign and a completion, with our container running, the same run, before and after."""
+    async def _warm(self, effect: Warm, order: Order | None) -> Told:
         unit, known = effect.unit, self.known[effect.unit]
         begun = self._started.pop(unit, _now())
-        deadline = _now() + known.engine.start_deadline
-        while True:
-            sight = await self._sight(unit)
-            if sight is not None and not known.same_run(sight):
-                why = await how_it_ended(unit.label, self._runtime(unit), known.id, sight)
-                return Failed(effect.n, why, passing=True, gone=True)
-            if sight is not None and (answered := await self._answers(known)):
-                warmed = Warmed(_now() - begun, answered.tokens, await self._used())
-                after = await self._sight(unit)
-                if after is not None and known.same_run(after):
-                    self.warmed[unit] = warmed
-                    return Done(effect.n)
-            if _now() >= deadline:
-                return Failed(effect.n, f"not ready after {known.engine.start_deadline:g} s", passing=True)
-            await asyncio.sleep(POLL)
+        warming = Warming(unit.label, known, self._runtime(unit), self.card, self.readiness, begun)
+        ended = await warming.until_ready(effect.n, self._trial_tokens(unit, order))
+        if isinstance(ended, Failed):
+            return ended
+        self.warmed[unit] = ended
+        return Done(effect.n)
 
-    async def _sight(self, unit: Unit) -> Sight | None:
-        """None: it can't be asked just now, which says nothing about the engine."""
-        try:
-            return await self._runtime(unit).look()
-        except Unreachable:
+    def _trial_tokens(self, unit: Unit, order: Order | None) -> int | None:
+        """How many tokens a trial of this unit asks for; None: it is none, such as the restore after a trial."""
+        wish = self.wishes.get(order.id) if order is not None and order.trial else None
+        if wish is None or wish.unit != unit:
             return None
+        return wish.tokens or self.known[unit].engine.trial_tokens
 
-    async def _answers(self, known: Known) -> Answered | None:
-        if not await self.readiness.sign(known.engine):
-            return None
-        return await self.readiness.completes(known.engine)
-
-    async def _used(self) -> int | None:
-        with contextlib.suppress(Fault):
-            return (await self.card.memory()).used
-        return None
+    def too_big(self, unit: Unit) -> str:
+        """What is to be said where it took more of the card than it is configured to need; empty: nothing."""
+        warmed, engine = self.warmed.get(unit), self.engines[unit.engine]
+        return beyond(warmed.peak, engine, self.baseline) if warmed is not None else ""
 
 
 def _now() -> float:

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
 from engines.spec import Engine
+from swap.ports import Fault
 
 COMPLETION_LIMIT = 60.0  # seconds for one tiny completion; an engine that needs longer is asked again
+SLOWEST = 1.0  # seconds that each token may take on top, where many are asked for
 MODELS_LIMIT = 5.0
 MOST = 1024 * 1024  # bytes of an answer; who sends more is no engine, or not well
+SHOWN = 200  # characters of an answer that is none, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +33,21 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A completion came. `tokens`: as the engine counted them, or as many as were asked for."""
+    """A completion came. `tokens`: as the engine counted them, or as many as were asked for.
+
+    `seconds`: from the request sent to the answer's end. `measured`: tokens per second, where the engine tells them.
+    """
 
     tokens: int
+    seconds: float = field(default=0.0, compare=False)
+    measured: float | None = field(default=None, compare=False)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The engine's own figure leaves the prompt out; ours has it in. None: nobody has measured."""
+        if self.measured is not None:
+            return self.measured
+        return self.tokens / self.seconds if self.seconds > 0 else None
 
 
 class Readiness:
@@ -49,15 +67,31 @@ class Readiness:
         answer = await self._ask("GET", engine, sign.path, sign.timeout)
         return answer is not None and sign.judge(answer.status, answer.body)
 
-    async def completes(self, engine: Engine, tokens: int | None = None) -> Answered | None:
-        """A real completion, as the profile's probe asks for it; None: none came."""
-        model = engine.probe_model or await self._first_model(engine)
-        wanted = tokens or engine.probe_tokens
-        probe = engine.profile.probe(model, wanted)
-        answer = await self._ask("POST", engine, probe.path, COMPLETION_LIMIT, probe.body)
-        if answer is None or not probe.judge(answer.status, answer.body):
+    async def completes(self, engine: Engine) -> Answered | None:
+        """A real completion of a few tokens; None: none came, which is an answer here: not ready."""
+        try:
+            return await self._complete(engine, engine.probe_tokens, COMPLETION_LIMIT)
+        except Fault:
             return None
-        return Answered(_tokens(answer.body) or wanted)
+
+    async def generates(self, engine: Engine, tokens: int) -> Answered:
+        """A real completion of many tokens; it may end sooner. Raises Fault saying what came instead of one."""
+        return await self._complete(engine, tokens, COMPLETION_LIMIT + SLOWEST * tokens)
+
+    async def _complete(self, engine: Engine, tokens: int, limit: float) -> Answered:
+        """As the profile's probe asks for it, within `limit` seconds. Raises Fault."""
+        model = engine.probe_model or await self._first_model(engine)
+        probe = engine.profile.probe(model, tokens)
+        began = time.monotonic()
+        answer = await self._ask("POST", engine, probe.path, limit, probe.body)
+        seconds = time.monotonic() - began
+        if answer is None:
+            raise Fault(f"no whole answer in {seconds:.1f} s", "look at its log")
+        if not probe.judge(answer.status, answer.body):
+            shown = answer.body[:SHOWN].decode(errors="replace")
+            raise Fault(f"the answer is no completion (HTTP {answer.status}: {shown})", "look at its log")
+        told = _json(answer.body)
+        return Answered(_tokens(told) or tokens, seconds, _measured(told))
 
     async def _first_model(self, engine: Engine) -> str:
         answer = await self._ask("GET", engine, "/v1/models", MODELS_LIMIT)
@@ -95,9 +129,26 @@ class Readiness:
             await answer.aclose()
 
 
-def _tokens(body: bytes) -> int | None:
+def _tokens(answer: Any) -> int | None:
+    """As the engine counted them."""
+    return counted if isinstance(counted := _at(answer, "usage", "completion_tokens"), int) else None
+
+
+def _measured(answer: Any) -> float | None:
+    """Tokens per second as the engine itself tells them, in llama.cpp's words."""
+    told = _at(answer, "timings", "predicted_per_second")
+    return float(told) if isinstance(told, int | float) and 0 < told < math.inf else None
+
+
+def _json(body: bytes) -> Any:
     try:
-        counted = json.loads(body)["usage"]["completion_tokens"]
-        return counted if isinstance(counted, int) else None
-    except (ValueError, LookupError, TypeError):
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+def _at(answer: Any, outer: str, inner: str) -> Any:
+    try:
+        return answer[outer][inner]
+    except (LookupError, TypeError):
         return None

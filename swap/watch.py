@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from swap.hands import POLL, Hands
+from swap.hands import Hands
 from swap.moves import Died, Event, Glance, PutBack, Stage, Start, Stop, Unit, Up, Warm
 from swap.ports import Change, Fault, Foreign, Ledger, Runtime, RuntimeEvent, Sight
 from swap.state import State
+from swap.warming import POLL
 
 PAUSE = 1.0  # seconds before asking for events again after their source broke
 LOOK_EVERY = 10.0  # seconds between looks at each engine, whatever its events say

@@ -159,11 +159,13 @@ def test_a_swap_that_fails_exits_with_what_is_true_now(
 
 
 def test_every_swap_option_reaches_the_daemon(daemon: Daemon, socket: Path) -> None:
-    slotctl(socket, "swap", "ninfer:v3", "--trial", "--cut", "--no-stage", "--drain", "10m")
+    slotctl(socket, "swap", "ninfer:v3", "--trial", "--cut", "--no-stage", "--drain", "10m", "--tokens", "256")
     slotctl(socket, "swap", "to-ninfer")
+    all_of_them = {"trial": True, "cut": True, "stage": False, "drain": 600.0, "tokens": 256}
+    none = {"trial": False, "cut": False, "stage": True, "drain": None, "tokens": None}
     assert daemon.orders == [
-        {"engine": "ninfer", "pair": "v3", "trial": True, "cut": True, "stage": False, "drain": 600.0},
-        {"engine": "ninfer", "pair": None, "trial": False, "cut": False, "stage": True, "drain": None},
+        {"engine": "ninfer", "pair": "v3", **all_of_them},
+        {"engine": "ninfer", "pair": None, **none},
     ]
 
 
@@ -369,6 +371,11 @@ def test_ctrl_c_only_detaches_and_the_swap_goes_on(socket: Path) -> None:
         ["swap", "to-ninfer:"],
         ["swap", "to-ninfer", "--abort"],
         ["swap", "--abort", "--cut"],
+        ["swap", "--abort", "--tokens", "8"],
+        ["swap", "to-ninfer", "--tokens", "8"],
+        ["swap", "to-ninfer", "--trial", "--tokens", "0"],
+        ["swap", "to-ninfer", "--trial", "--tokens", "10001"],
+        ["swap", "to-ninfer", "--trial", "--tokens", "many"],
         ["swap", "to-ninfer", "--drain", "10"],
         ["swap", "to-ninfer", "--tri"],
         ["pairs", "adopt"],

@@ -78,6 +78,9 @@ BAD_USAGE: list[tuple[str, Any, str]] = [
     ("/swap", {"engine": "ninfer", "drain": -1}, "`drain` must be a number of seconds"),
     ("/swap", {"engine": "ninfer", "drain": True}, "`drain` must be a number of seconds"),
     ("/swap", b'{"engine": "ninfer", "drain": NaN}', "`drain` must be a number of seconds"),
+    ("/swap", {"engine": "ninfer", "trial": True, "tokens": 0}, "`tokens` must be a number from 1 to 10000"),
+    ("/swap", {"engine": "ninfer", "trial": True, "tokens": True}, "`tokens` must be a number from 1 to 10000"),
+    ("/swap", {"engine": "ninfer", "tokens": 8}, "`tokens` is a trial's"),
     ("/swap", {"engine": "gpt"}, "there is no engine 'gpt'"),
     ("/hold", {"seconds": "1"}, "`seconds` must be a number of seconds"),
 ]

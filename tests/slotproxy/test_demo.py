@@ -269,6 +269,7 @@ def test_a_tour_in_which_a_request_fails_exits_1(tmp_path: Path) -> None:
     path = quick_house(folder)
     settings = yaml.safe_load(path.read_text())
     settings["engines"]["strata"]["env"]["STRATA_SIM_FAULT"] = "crash:15"
+    settings["engines"]["strata"]["trial_tokens"] = 8
     path.write_text(demo_files.HEAD + yaml.safe_dump(settings))
     with ended_engines(folder), Program(tmp_path, "demo", "--tour", "--json", "--port", 0, "--state", folder) as tour:
         assert tour.end() == 1

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from engines.ninfer.sample import write_artifact
-from engines.spec import Source
+from engines.spec import GiB, Source
 from slotproxy.refusal import Refusal
 from swap.contents import VERSION
 from swap.ports import CardUnknown, Outcome, Unreachable
@@ -213,6 +213,9 @@ async def test_what_serves_unverified_is_adopted_with_a_proof_of_its_own(office:
         office.readiness.never = set()
         assert (await office.desk.evidence.adopt("strata"))["code"] == 0
         assert office.evidence_of("strata:current") == [Outcome.SERVED]
+        evidence = office.ledger.evidence()[-1]
+        assert (evidence.how, evidence.tokens, evidence.vram_peak) == ("adopt", 64, 30 * GiB)
+        assert evidence.tokens_per_second == pytest.approx(100)
         assert (await office.desk.status())["verified"] is True
         assert (await office.desk.plan("strata", None, trial=False))["allowed"] is True
 
@@ -355,6 +358,14 @@ async def test_files_that_were_replaced_after_the_engine_started_are_never_adopt
             path.symlink_to(other)
         assert f"{path} changed after ninfer:v2 was started" in await _refused(office, "ninfer")
         assert office.evidence_of("ninfer:v2") == []
+
+
+async def test_what_answers_a_few_tokens_and_no_more_is_not_adopted(office: Office) -> None:
+    async with office.serving("ninfer:v2", verified=()):
+        office.readiness.most = 8
+        assert "ninfer answered no completion of 64 tokens: no whole answer" in await _refused(office, "ninfer")
+        assert office.evidence_of("ninfer:v2") == []
+        assert office.slots.view().in_flight == 0
 
 
 async def test_when_nobody_knows_since_when_it_runs_nothing_is_adopted(office: Office) -> None:

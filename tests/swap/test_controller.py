@@ -209,9 +209,9 @@ async def test_a_trial_that_serves_is_evidence_and_needs_none_the_next_time(worl
         assert (await world.swap("ninfer:v3", trial=True)).code == Code.SERVES
         (evidence,) = [one for one in world.ledger.evidence() if one.pair == "ninfer:v3"]
         assert (evidence.outcome, evidence.how, evidence.card) == (Outcome.SERVED, "trial", await world.card.identity())
-        assert evidence.tokens == world.engines["ninfer"].probe_tokens
+        assert evidence.tokens == world.engines["ninfer"].trial_tokens
         assert evidence.extra["artifact_version"] == 3
-        assert evidence.extra["card_used"] == 30 * GiB
+        assert evidence.vram_peak == 30 * GiB
         assert (await world.swap("strata")).code == Code.SERVES
         assert (await world.swap("ninfer:v3")).code == Code.SERVES
         assert world.ledger.evidence()[-1].how == "swap"

@@ -16,6 +16,7 @@ from engines.openai.profile import PROFILE as OPENAI
 from engines.spec import Engine, Profile, Sign
 from engines.strata.profile import PROFILE as STRATA
 from swap import readiness as readiness_module
+from swap.ports import Fault
 from swap.readiness import Answered, Readiness
 
 SOON = 0.3  # seconds that a sign may take here
@@ -149,7 +150,7 @@ async def test_tokens_that_the_engine_doesnt_count_are_those_asked_for(readiness
     for usage in ({}, {"usage": None}, {"usage": {"completion_tokens": "many"}}):
         answer = {"choices": COMPLETION["choices"], **usage}
         async with serving(chat=http(200, answer)) as server:
-            assert await readiness.completes(server.engine(), tokens=2) == Answered(2)
+            assert await readiness.generates(server.engine(), 2) == Answered(2)
             assert await readiness.completes(server.engine(probe_tokens=5)) == Answered(5)
             assert [body["max_tokens"] for body in server.bodies] == [2, 5]
 
@@ -159,6 +160,37 @@ async def test_the_first_model_that_the_engine_names_is_asked_for_or_the_configu
         await readiness.completes(server.engine())
         await readiness.completes(server.engine(probe_model="mine"))
         assert [body["model"] for body in server.bodies] == ["qwen3.8-27b", "mine"]
+
+
+async def test_speed_is_what_the_engine_measured_or_else_tokens_by_the_time_that_the_answer_took(
+    readiness: Readiness,
+) -> None:
+    async def slow(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(SOON)
+        await http(200, COMPLETION)(writer)
+
+    async with serving(chat=slow) as server:
+        answered = await readiness.generates(server.engine(), 64)
+        assert answered.tokens == 3  # fewer than asked for: its text had come to an end
+        assert SOON <= answered.seconds < SURE
+        assert answered.tokens_per_second == 3 / answered.seconds
+    for timings, speed in (({"predicted_per_second": 161.5}, 161.5), ({"predicted_per_second": 0}, None), ([], None)):
+        async with serving(chat=http(200, {**COMPLETION, "timings": timings})) as server:
+            answered = await readiness.generates(server.engine(), 64)
+            assert answered.measured == speed
+            assert answered.tokens_per_second == (speed or 3 / answered.seconds)
+
+
+async def test_what_came_in_place_of_a_completion_is_told_and_in_time(
+    readiness: Readiness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness_module, "COMPLETION_LIMIT", SOON)
+    monkeypatch.setattr(readiness_module, "SLOWEST", 0.001)
+    out_of_memory = http(500, {"error": "CUDA out of memory"})
+    for reply, said in ((out_of_memory, r"HTTP 500: .*CUDA out of memory"), (silent, "no whole answer in")):
+        async with serving(chat=reply) as server:
+            with pytest.raises(Fault, match=said):
+                await readiness.generates(server.engine(), 64)
 
 
 @pytest.mark.parametrize("models", [http(404, b""), http(200, b"[]"), http(200, {"data": []}), raw(b"")])

@@ -98,10 +98,10 @@ async def test_readiness_is_counted_from_the_start_and_with_the_memory_in_use(wo
     assert await do(world, Warm(7, v2)) == Done(7)
     warmed = world.hands.warmed[v2]
     assert warmed.ready_in == pytest.approx(3)
-    assert (warmed.tokens, warmed.used) == (4, 30 * GiB)
+    assert (warmed.answered.tokens, warmed.peak) == (4, 30 * GiB)
     world.card.unknown = CardUnknown("no driver", "install it")
     assert await do(world, Warm(7, v2)) == Done(7)
-    assert world.hands.warmed[v2].used is None
+    assert world.hands.warmed[v2].peak is None
 
 
 @pytest.mark.parametrize(

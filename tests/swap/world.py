@@ -25,7 +25,7 @@ from swap.hands import Hands, Times, Told, Wish
 from swap.hashing import Hasher
 from swap.journal import FileJournal
 from swap.moves import Awaited, Failed, Unit
-from swap.ports import Evidence, JournalEntry, Memory, Mount, Outcome, Recipe, Unreachable
+from swap.ports import Evidence, Fault, JournalEntry, Memory, Mount, Outcome, Recipe, Unreachable
 from swap.readiness import Answered, Readiness
 from tests.swap.fakes import REAL, FakeCard, FakeGate, FakeLedger, FakeRuntime, recipe_for
 
@@ -210,11 +210,17 @@ class World:
 
 
 class FakeReadiness(Readiness):
-    """An engine that runs answers, unless its image is in `never`; `asked` before each answer, to intervene."""
+    """An engine that runs answers, unless its image is in `never`; `asked` before each answer, to intervene.
+
+    `most`: it can't generate more tokens than these. `generated`: what was asked for beyond the few of readiness. A
+    token takes it a hundredth of a second.
+    """
 
     def __init__(self, runtimes: dict[str, FakeRuntime]) -> None:
         self._runtimes = runtimes
         self.never: set[str] = set()
+        self.most = 1000
+        self.generated: list[tuple[str, int]] = []
         self.asked: Callable[[str], None] = lambda _: None
 
     async def sign(self, engine: Engine) -> bool:
@@ -222,8 +228,18 @@ class FakeReadiness(Readiness):
         sight = self._runtimes[engine.name].sight
         return sight.running and sight.recipe is not None and sight.recipe.image not in self.never
 
-    async def completes(self, engine: Engine, tokens: int | None = None) -> Answered | None:
-        return Answered(tokens or engine.probe_tokens) if await self.sign(engine) else None
+    async def completes(self, engine: Engine) -> Answered | None:
+        return _said(engine.probe_tokens) if await self.sign(engine) else None
+
+    async def generates(self, engine: Engine, tokens: int) -> Answered:
+        self.generated.append((engine.name, tokens))
+        if not await self.sign(engine) or tokens > self.most:
+            raise Fault("no whole answer in 1.0 s")
+        return _said(tokens)
+
+
+def _said(tokens: int) -> Answered:
+    return Answered(tokens, tokens / 100)
 
 
 class _Story(list[str]):
