@@ -21,7 +21,7 @@ from swap.dockerd import Docker, DockerSaid, Inspection, Reset
 from swap.dockerevents import ACTIONS, MEANT, StopFirst
 from swap.drift import nearest, otherwise
 from swap.ports import CannotStage, CannotStart, Exit, Foreign, Recipe, RuntimeEvent, Sight, Status, Unreachable
-from swap.recipes import LABEL, Json, created_recipe, declared_recipe, image_name
+from swap.recipes import LABEL, Json, created_recipe, declared_recipe, image_name, running_recipe
 from swap.staging import KEPT, Staging
 
 SETTLING = 10.0  # seconds in which a container that Docker says has stopped must look stopped
@@ -69,6 +69,14 @@ class DockerContainer:
         await self._refuse_foreign(found.container)
         self._id = found.container["Id"]
         return sight_of(found)
+
+    async def running(self) -> Recipe | None:
+        sight = await self.look()
+        found = await self._docker.inspect(sight.id) if sight.running else None
+        return running_recipe(found.container, found.image) if found is not None and _up(found) else None
+
+    async def has_image(self, image_id: str) -> bool:
+        return await self._docker.image(image_id) is not None
 
     async def declared(self, pair: Pair) -> Recipe:
         if self._compose is None:

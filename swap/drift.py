@@ -64,7 +64,9 @@ def moved_tag(sight: Sight) -> Difference | None:
     recipe = sight.recipe
     if recipe is None or sight.tag_id in ("", recipe.image_id):
         return None
-    return Difference("image tag", _image(recipe.image, sight.tag_id), _image(recipe.image, recipe.image_id), pair=True)
+    return Difference(
+        "image tag", image_text(recipe.image, sight.tag_id), image_text(recipe.image, recipe.image_id), pair=True
+    )
 
 
 def looks_secret(name: str) -> bool:
@@ -127,7 +129,7 @@ def _labels(declared: dict[str, str], created: dict[str, str]) -> Iterator[Diffe
 
 
 def _images(declared: Recipe, created: Recipe) -> tuple[str, str]:
-    return _image(declared.image, declared.image_id), _image(created.image, created.image_id)
+    return image_text(declared.image, declared.image_id), image_text(created.image, created.image_id)
 
 
 def _shown(name: str, ours: str | None, theirs: str | None) -> tuple[str, str]:
@@ -142,13 +144,14 @@ def _words(field: str, declared: tuple[str, ...], created: tuple[str, ...]) -> I
     for tag, a, b, c, d in SequenceMatcher(None, declared, created, autojunk=False).get_opcodes():
         if tag != "equal":
             back = 1 if a and c and declared[a - 1].startswith("-") and "=" not in declared[a - 1] else 0
-            ours, theirs = _run(declared, a - back, b), _run(created, c - back, d)
+            ours, theirs = shown_words(declared, a - back, b), shown_words(created, c - back, d)
             if ours == theirs:  # only a hidden value differs
                 theirs = theirs.replace(HIDDEN, HIDDEN_OTHER)
             yield _differ(field, ours, theirs, pair=True)
 
 
-def _run(words: Sequence[str], start: int, end: int) -> str:
+def shown_words(words: Sequence[str], start: int, end: int) -> str:
+    """A part of a command line as it may be shown: values of secret flags are hidden."""
     return " ".join(_word(words, position) for position in range(start, end))
 
 
@@ -163,7 +166,8 @@ def _word(words: Sequence[str], position: int) -> str:
     return word if word and " " not in word else repr(word)
 
 
-def _image(name: str, id: str) -> str:
+def image_text(name: str, id: str) -> str:
+    """`ninfer:local (0123456789ab)`"""
     return f"{name} ({id.removeprefix('sha256:')[:12]})"
 
 

@@ -166,6 +166,12 @@ class Runtime(Protocol):
     async def look(self) -> Sight:
         """What is there now. Raises Unreachable, Foreign."""
 
+    async def running(self) -> Recipe | None:
+        """What really runs now, asked of the host and not of the creation; None: nothing does. For people's eyes."""
+
+    async def has_image(self, image_id: str) -> bool:
+        """False where that image isn't on this machine any more. Raises Unreachable."""
+
     async def declared(self, pair: Pair) -> Recipe:
         """What would run if it were created now. Raises Unreachable, CannotStage (file broken, image missing)."""
 

@@ -69,6 +69,16 @@ def lives(marked: Mark) -> bool:
     return found is not None and not found.dead and found.start == marked.start and boot_id() == marked.boot
 
 
+def command_line(marked: Mark) -> tuple[str, ...]:
+    """The words of that very process as /proc shows them; empty when it has gone, or may not be looked at."""
+    try:
+        words = (PROC / str(marked.pid) / "cmdline").read_bytes()
+    except OSError:
+        return ()
+    told = tuple(word.decode(errors="surrogateescape") for word in words.rstrip(b"\0").split(b"\0"))
+    return told if words and lives(marked) else ()
+
+
 def session(leader: Mark) -> list[Process]:
     """The members of the leader's session, dead ones too. None when the leader's pid has gone to somebody else."""
     now = process(leader.pid)

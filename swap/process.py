@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
-import shutil
 import signal
 import threading
 from collections import deque
@@ -25,6 +23,7 @@ from typing import Any, TypeVar
 
 from engines.spec import Engine, Pair
 from swap import proc
+from swap.commands import as_started, declare, executable_of
 from swap.drift import differences, otherwise
 from swap.hashing import Hasher
 from swap.launch import Launch
@@ -68,8 +67,15 @@ class ChildProcess:
     async def look(self) -> Sight:
         return await self._sight(await self._read(self._observe))
 
+    async def running(self) -> Recipe | None:
+        return await self._read(self._running)
+
+    async def has_image(self, image_id: str) -> bool:  # noqa: ARG002  (the port's)
+        """An executable is a file of the operator's: nobody knows where else it may be."""
+        return True
+
     async def declared(self, pair: Pair) -> Recipe:
-        recipe = await self._read(partial(_declare, self._engine, pair))
+        recipe = await self._read(partial(declare, self._engine, pair))
         try:
             digest = await self._hasher.digest(Path(recipe.image))
         except Fault as fault:
@@ -166,6 +172,14 @@ class ChildProcess:
             owner="slotproxy, by `command:`",
             tag_id=await self._digest_now(record.recipe.image),
         )
+
+    def _running(self) -> Recipe | None:
+        """In a thread: a process in a hung driver can keep /proc waiting."""
+        record = self._observe()
+        if record is None or record.run is None or record.ended:
+            return None
+        words = proc.command_line(record.run.leader)
+        return replace(record.recipe, command=as_started(record.recipe.command, words))
 
     async def _digest_now(self, image: str) -> str:
         try:
@@ -278,7 +292,7 @@ class ChildProcess:
             run = Run(proc.mark(launch.pid), datetime.now(UTC).isoformat())
             started = Record(record.recipe, record.id, run)
             self._records.write(started)
-            launch.go(_executable(command, env), command, env)
+            launch.go(executable_of(command, env), command, env)
         except (OSError, CannotStage) as error:
             launch.abandon()
             self._keep(record)
@@ -362,31 +376,3 @@ class _Ended(Awaitable[None]):
 
 async def _end_of(answer: asyncio.Future[Any]) -> None:
     await asyncio.wait({answer})
-
-
-def _declare(engine: Engine, pair: Pair) -> Recipe:
-    """The recipe without its image id. Raises CannotStage."""
-    command = pair.command or engine.command
-    env = {**engine.env, **pair.env}
-    executable = _executable(command, env)
-    image = pair.image or executable
-    words = (executable, *command[1:])
-    if os.path.realpath(image) not in map(os.path.realpath, words):
-        what = f"{pair.label}: its image {image} is no part of its command"
-        raise CannotStage(what, "name the program that the command runs: its content tells pairs apart")
-    return Recipe(image, "", command=command, env=tuple(sorted(env.items())), contained=False)
-
-
-def _executable(command: tuple[str, ...], env: dict[str, str]) -> str:
-    """Where the command's program is, by the engine's own PATH. Raises CannotStage."""
-    program = command[0] if command else ""
-    if "/" in program and not program.startswith("/"):
-        raise CannotStage(
-            f"the command's program {program} is relative, and an engine runs in /", "give its whole path"
-        )
-    found = shutil.which(program, path=env.get("PATH", os.defpath))
-    if found is None:
-        what = f"there is no program {program or '(empty command)'} that can be run"
-        # The disk that a whole path is on may be mounted late.
-        raise CannotStage(what, "correct the command", passing="/" in program and not Path(program).exists())
-    return found

@@ -1,6 +1,7 @@
 """Recipes read from what Docker and compose say, so that a freshly created container equals its declaration. Pure.
 
 `created_recipe`   a container as `GET /containers/X/json` shows it, with the image it was created from.
+`running_recipe`   a container that runs, with what only its run can tell: which ports are really published.
 `declared_recipe`  a service as `docker compose config --format json` shows it, merged with its image the way that
                    Docker merges at creation: image variables under the service's, an entry point of its own drops the
                    image's command, a healthcheck takes what it leaves out from the image's.
@@ -16,6 +17,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from swap.ports import Mount, Recipe
@@ -56,6 +58,15 @@ def created_recipe(container: Json, image: Json) -> Recipe:
         labels=_own_labels(labels, image),
         image_labels=_pairs(_image_labels(image)),
     )
+
+
+def running_recipe(container: Json, image: Json) -> Recipe:
+    """As it runs. Docker keeps the rest as it was created; what `docker update` changes it shows as created, too."""
+    created = created_recipe(container, image)
+    if created.networks in (("host",), (OTHERS_NETWORK,)):  # then nothing is published, whatever was asked for
+        return created
+    asked = container["HostConfig"].get("PortBindings") or {}
+    return replace(created, ports=tuple(sorted(_running_ports(asked, container["NetworkSettings"].get("Ports") or {}))))
 
 
 def declared_recipe(project: Json, service_name: str, image: Json, config_hash: str) -> Recipe:
@@ -221,6 +232,18 @@ def _created_ports(bindings: Mapping[str, Sequence[Json] | None]) -> Iterator[st
     for target, places in bindings.items():
         for place in places or ():
             yield _port(place.get("HostIp", ""), place.get("HostPort", ""), target)
+
+
+def _running_ports(
+    asked: Mapping[str, Sequence[Json] | None], now: Mapping[str, Sequence[Json] | None]
+) -> Iterator[str]:
+    """Those that were asked for and are there, in the words of who asked; a network that was left takes them away."""
+    for target, places in asked.items():
+        there = {place.get("HostPort", "") for place in now.get(target) or ()}
+        for place in places or ():
+            port = place.get("HostPort", "")
+            if port in there or (not port and there):
+                yield _port(place.get("HostIp", ""), port, target)
 
 
 def _declared_ports(service: Json) -> Iterator[str]:

@@ -39,7 +39,8 @@ def mask_recipe(recipe: Recipe) -> Recipe:
     """What may stand in a file of what was run."""
     both = mask_argv(recipe.argv)
     entry = len(recipe.entrypoint)
-    return replace(recipe, entrypoint=both[:entry], command=both[entry:], env=mask_env(recipe.env))
+    masked = replace(recipe, entrypoint=both[:entry], command=both[entry:], env=mask_env(recipe.env))
+    return replace(masked, labels=mask_env(recipe.labels))
 
 
 def _masked_word(before: str, word: str) -> str:

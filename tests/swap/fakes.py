@@ -130,6 +130,8 @@ class FakeRuntime:
         self.logs: dict[str, str] = {}
         self.calls: list[str] = []
         self.kept: list[str] = []  # image ids
+        self.gone: set[str] = set()  # image ids
+        self.live: Recipe | None = None  # what really runs, where that isn't what was created
         self.behaviours: dict[str, Behaviour] = {}
         self.exits_on_start: int | None = None
         self._replaced: Recipe | None = None
@@ -194,6 +196,14 @@ class FakeRuntime:
     async def look(self) -> Sight:
         await self._obey("look")
         return self.sight
+
+    async def running(self) -> Recipe | None:
+        await self._obey("running")
+        return (self.live or self.sight.recipe) if self.sight.running else None
+
+    async def has_image(self, image_id: str) -> bool:
+        await self._obey("has_image")
+        return image_id not in self.gone
 
     async def declared(self, pair: Pair) -> Recipe:
         await self._obey("declared")

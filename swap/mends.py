@@ -1,0 +1,69 @@
+"""What to do about a difference, in words that can be pasted into a shell. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engines.spec import Engine
+from swap.ports import FileDigest, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Mends:
+    """For one pair (`label`) of an engine; `up`: its container runs now."""
+
+    engine: Engine
+    label: str
+    up: bool
+
+    def stage(self) -> str:
+        """The container isn't what is declared."""
+        if self.engine.container is not None and self.engine.compose is None:
+            return "make it so by hand: no compose file declares this container"
+        if self.up:
+            return f"the next swap to {self.label} makes it so; until then what runs goes on"
+        return f"the next swap makes it so, or `slotctl stage {self.label}` now"
+
+    def edit(self) -> str:
+        """What is declared isn't what was verified."""
+        return f"take the edit back, or {self.trial()}"
+
+    def trial(self) -> str:
+        return f"prove it: `slotctl swap to-{self.label} --trial`"
+
+    def restart(self) -> str:
+        """What runs isn't what it was created with."""
+        return f"it was changed while it runs: swap to another engine, then to {self.label}"
+
+    def declared_policy(self) -> str:
+        compose = self.engine.compose
+        where = f"service {compose.service} of {compose.file}" if compose else f"container {self.engine.container}"
+        return f'it would come back beside the other engine: set `restart: "no"` for {where}'
+
+    def created_policy(self) -> str:
+        now = f"`docker update --restart=no {self.engine.container}`"
+        return f"it would come back beside the other engine: {now}, or the next swap makes it anew"
+
+    def image(self, declared: Recipe, verified: Recipe, *, gone: bool) -> str:
+        """The declared image isn't the verified one."""
+        if not verified.contained:
+            return f"put the verified one back ({verified.image_id}), or {self.trial()}"
+        if gone:
+            return f"the verified image is gone: load it again (`docker load`), or {self.trial()}"
+        if verified.image == declared.image:
+            return f"{self.take_back(verified)}, or {self.trial()}"
+        return self.edit()
+
+    def take_back(self, old: Recipe) -> str:
+        """The name means another image now."""
+        return f"the tag moved by a rebuild or a pull: `docker tag {short(old.image_id)} {old.image}` takes it back"
+
+    def file(self, verified: FileDigest | None) -> str:
+        if verified is None:
+            return f"leave it out again, or {self.trial()}"
+        return f"put the verified bytes back (sha256:{verified.sha256}), or {self.trial()}"
+
+
+def short(id: str) -> str:
+    """As Docker shows it."""
+    return id.removeprefix("sha256:")[:12]

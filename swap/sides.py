@@ -1,0 +1,191 @@
+"""Four sides of an engine, field by field: what is declared, created, running, and what was verified. Pure.
+
+`rows` tells where they differ, worst first, and what would mend each. A difference from what was verified counts only
+in what makes a pair, and only while nothing verifies what is declared: evidence isn't about a port or a file's place.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from engines.spec import Engine
+from swap.cells import COMPOSE_HASH, LABEL, ORDER, RESTART, Field, aligned, shown
+from swap.checks import Verdict
+from swap.drift import image_text, same_image
+from swap.mends import Mends, short
+from swap.ports import Evidence, FileDigest, Recipe, Status
+from swap.sidefiles import file_rows
+from swap.statement import mask_recipe
+
+IMAGE, IMAGE_ID, TAG_MOVED = "image", "image id (the same content)", "image tag moved"
+SIDES = ("declared", "created", "running", "verified")
+
+
+class Severity(enum.Enum):
+    """Worst first."""
+
+    BLOCKS = "blocks"  # no swap is allowed while it stands
+    UNPROVEN = "unproven"  # what is declared isn't what was verified
+    STALE = "stale"  # the container isn't what is declared, in what makes a pair
+    BESIDE = "beside"  # it isn't, in what makes no other pair
+    COSMETIC = "cosmetic"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One field that differs. A side that there isn't, or that has nothing to say of this field, is None."""
+
+    field: str
+    declared: str | None
+    created: str | None
+    running: str | None
+    verified: str | None
+    severity: Severity
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known beside the verdict: what really runs, asked of the host; ids of images that aren't there."""
+
+    running: Recipe | None = None
+    gone: frozenset[str] = frozenset()
+
+
+def proof_of(verdict: Verdict) -> Evidence | None:
+    """The evidence of what is declared; where there is none, of what its name was verified as."""
+    standing = verdict.standing
+    return None if standing is None else standing.served or standing.before
+
+
+def rows(verdict: Verdict, engine: Engine, facts: Facts) -> tuple[Row, ...]:
+    """Empty where all sides that there are agree."""
+    if verdict.declared is None:
+        return ()
+    table = _Table(verdict, verdict.declared, engine, facts)
+    images = list(table.images())
+    found = [*table.missing(), *images, *_told_once(list(table.fields()), images), *table.files()]
+    return tuple(sorted(found, key=lambda row: list(Severity).index(row.severity)))
+
+
+def _told_once(found: list[Row], images: list[Row]) -> Iterator[Row]:
+    """Without what only follows from another row: words that moved, and compose's hash of all of it."""
+    names = {row.field for row in found}
+    explained = any(row.created not in (None, row.declared) for row in (*images, *found) if row.field != COMPOSE_HASH)
+    for row in found:
+        moved = row.field.startswith(ORDER) and row.field.removeprefix(ORDER) in names
+        if not moved and not (row.field == COMPOSE_HASH and explained):
+            yield row
+
+
+class _Table:
+    def __init__(self, verdict: Verdict, declared: Recipe, engine: Engine, facts: Facts) -> None:
+        self._sight, self._subject, self._container = verdict.sight, verdict.subject, engine.container
+        self._gone, self._proof, self._proven = facts.gone, proof_of(verdict), verdict.verified is not None
+        self._mends = Mends(engine, verdict.label, verdict.sight is not None and verdict.sight.running)
+        ran = self._proof.recipe if self._proof is not None else None
+        self._declared = mask_recipe(declared)
+        self._created = _masked(verdict.sight.recipe if verdict.sight is not None else None)
+        self._running = _masked(facts.running)
+        self._verified = _split_alike(ran, self._declared) if ran is not None else None
+
+    def missing(self) -> Iterator[Row]:
+        if self._sight is not None and self._sight.status is Status.ABSENT and self._container is not None:
+            yield Row("container", self._container, "(none)", None, None, Severity.STALE, self._mends.stage())
+
+    # ------------------------------------------------------------------------------------------ images
+
+    def images(self) -> Iterator[Row]:
+        """By content: another id with the same content is no other image."""
+        declared, created = self._declared, self._created
+        sides = [self._image(side) for side in (declared, created, self._running, self._verified)]
+        name = TAG_MOVED if self._moved() else IMAGE
+        if self._verified is not None and not self._proven and not same_image(declared, self._verified):
+            mend = self._mends.image(declared, self._verified, gone=self._is_gone(self._verified))
+            yield _row(name, sides, Severity.UNPROVEN, mend)
+        elif created is not None and not same_image(declared, created):
+            yield _row(name, sides, Severity.STALE, self._mends.stage())
+        elif created is not None and created.image_id != declared.image_id:
+            yield _row(IMAGE_ID, [*sides[:3], None], Severity.COSMETIC, self._mends.stage())
+        elif created is not None and self._tag_now() not in ("", created.image_id):
+            sides[0] = image_text(declared.image, self._tag_now())  # without a compose file nobody else declares it
+            yield _row(TAG_MOVED, sides, Severity.BESIDE, self._mends.take_back(created))
+
+    def _image(self, side: Recipe | None) -> str | None:
+        if side is None:
+            return None
+        return f"{image_text(side.image, side.image_id)}{', gone' if self._is_gone(side) else ''}"
+
+    def _is_gone(self, side: Recipe) -> bool:
+        return side.contained and side.image_id in self._gone
+
+    def _tag_now(self) -> str:
+        return self._sight.tag_id if self._sight is not None else ""
+
+    def _moved(self) -> bool:
+        """The name means another image than when the container was created, or when it was verified."""
+        others = [one for one in (self._created, self._verified) if one is not None and one.contained]
+        return any(one.image == self._declared.image and not same_image(one, self._declared) for one in others)
+
+    # ------------------------------------------------------------------------------------------ the other fields
+
+    def fields(self) -> Iterator[Row]:
+        sides = (self._declared, self._created, self._running, self._verified)
+        for one in aligned(dict(zip(SIDES, sides, strict=True))):
+            if (row := self._field(one)) is not None:
+                yield row
+
+    def _field(self, one: Field) -> Row | None:
+        """Its row, by the worst that is wrong with it."""
+        declared, created, running, verified = (one.cells.get(side) for side in SIDES)
+        assert declared is not None
+        texts = shown([declared, created, running, verified if one.pair else None])
+        if one.name == RESTART and declared.value != "no":
+            return _row(one.name, texts, Severity.BLOCKS, self._mends.declared_policy())
+        if one.name == RESTART and created is not None and created.value != "no":
+            return _row(one.name, texts, Severity.BLOCKS, self._mends.created_policy())
+        if one.pair and verified is not None and not self._proven and verified.counted != declared.counted:
+            return _row(one.name, texts, Severity.UNPROVEN, self._mends.edit())
+        if created is not None and created.value != declared.value:
+            return _row(one.name, texts, _weight(one), self._mends.stage())
+        if created is not None and running is not None and running.value != created.value:
+            return _row(one.name, texts, _weight(one), self._mends.restart())
+        return None
+
+    # ------------------------------------------------------------------------------------------ files
+
+    def files(self) -> Iterator[Row]:
+        """The bytes that are there now, beside the verified ones."""
+        if self._proof is None or self._subject is None or self._proven:
+            return
+        for name, now, was in file_rows(self._subject.files, self._proof.subject.files):
+            yield _row(name, [_file(now), None, None, _file(was)], Severity.UNPROVEN, self._mends.file(was))
+
+
+def _row(name: str, sides: Sequence[str | None], severity: Severity, mend: str) -> Row:
+    declared, created, running, verified = sides
+    return Row(name, declared, created, running, verified, severity, mend)
+
+
+def _weight(one: Field) -> Severity:
+    if one.name.startswith(LABEL) or one.name == COMPOSE_HASH:
+        return Severity.COSMETIC
+    return Severity.STALE if one.pair else Severity.BESIDE
+
+
+def _masked(recipe: Recipe | None) -> Recipe | None:
+    """The ledger has no other values of secrets than hashed ones, so these are compared."""
+    return None if recipe is None else mask_recipe(recipe)
+
+
+def _split_alike(verified: Recipe, declared: Recipe) -> Recipe:
+    """The same command line, split otherwise into entry point and command, is the same to evidence."""
+    if verified.argv != declared.argv:
+        return verified
+    return replace(verified, entrypoint=declared.entrypoint, command=declared.command)
+
+
+def _file(file: FileDigest | None) -> str:
+    return "(none)" if file is None else f"sha256:{short(file.sha256)}, {file.size:,} bytes, {file.path}"
