@@ -16,10 +16,11 @@ def file_rows(now: Sequence[FileDigest], was: Sequence[FileDigest]) -> Iterator[
     if [_content(one) for one in now] == [_content(one) for one in was]:
         return
     new, gone = _without(now, was), _without(was, now)
-    yield from _paired(new, gone)
-    if not new and not gone:
-        first = next(n for n, (one, other) in enumerate(zip(now, was, strict=True)) if _content(one) != _content(other))
-        yield f"order of the files, number {first + 1}", now[first], was[first]
+    if new or gone:
+        yield from _paired(new, gone)
+        return
+    first = next(n for n, (one, other) in enumerate(zip(now, was, strict=True)) if _content(one) != _content(other))
+    yield f"order of the files, number {first + 1}", now[first], was[first]
 
 
 def _paired(new: list[FileDigest], gone: list[FileDigest]) -> Iterator[FileRow]:

@@ -94,6 +94,19 @@ class RuntimeContract:
         await bed.runtime.start(staged.id)
         assert "serving: changed" in await _log(bed, staged.id, "serving")
 
+    async def test_what_runs_is_told_only_while_it_runs(self, bed: RuntimeBed) -> None:
+        assert await bed.runtime.running() is None
+        staged = await bed.runtime.stage(bed.hello)
+        assert await bed.runtime.running() is None
+        await bed.runtime.start(staged.id)
+        assert await bed.runtime.running() == staged.recipe
+        await bed.runtime.stop(staged.id, LIMIT)
+        assert await bed.runtime.running() is None
+
+    async def test_the_image_of_what_is_staged_is_there(self, bed: RuntimeBed) -> None:
+        staged = await bed.runtime.stage(bed.hello)
+        assert await bed.runtime.has_image(_recipe(staged).image_id)
+
     async def test_put_back_makes_the_replaced_one_again(self, bed: RuntimeBed) -> None:
         old = await bed.runtime.stage(bed.hello)
         await bed.runtime.stage(bed.changed)

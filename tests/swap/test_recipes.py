@@ -9,7 +9,7 @@ import pytest
 
 from swap.creation import Creation, CreationFile, body_of, later_networks
 from swap.ports import CannotStage, Recipe
-from swap.recipes import created_recipe, declared_recipe, image_content, nanoseconds
+from swap.recipes import created_recipe, declared_recipe, image_content, nanoseconds, running_recipe
 
 IMAGE: dict[str, Any] = {
     "Id": "sha256:1",
@@ -183,6 +183,31 @@ def _container(**more: Any) -> dict[str, Any]:
         "Mounts": [],
     }
     return {**container, **more}
+
+
+@pytest.mark.parametrize(
+    ("now", "ports"),
+    [
+        ({"80/tcp": [{"HostIp": "0.0.0.0", "HostPort": "8080"}, {"HostIp": "::", "HostPort": "8080"}]}, ["*:8080"]),
+        ({"80/tcp": [{"HostIp": "0.0.0.0", "HostPort": "9999"}]}, []),
+        ({"80/tcp": None}, []),
+        ({}, []),
+        ({"81/tcp": [{"HostIp": "127.0.0.1", "HostPort": "49153"}]}, ["127.0.0.1:any"]),
+    ],
+)
+def test_the_ports_of_a_run_are_those_that_are_really_published_in_the_words_of_the_creation(
+    now: dict[str, Any], ports: list[str]
+) -> None:
+    asked = {"80/tcp": [{"HostIp": "", "HostPort": "8080"}], "81/tcp": [{"HostIp": "127.0.0.1", "HostPort": ""}]}
+    container = _container(HostConfig={"NetworkMode": "front", "PortBindings": asked})
+    container["NetworkSettings"]["Ports"] = now
+    assert [port.partition("->")[0] for port in running_recipe(container, IMAGE).ports] == ports
+
+
+def test_with_the_hosts_network_nothing_is_published_and_nothing_is_missing() -> None:
+    asked = {"80/tcp": [{"HostIp": "", "HostPort": "8080"}]}
+    container = _container(HostConfig={"NetworkMode": "host", "PortBindings": asked})
+    assert running_recipe(container, IMAGE) == created_recipe(container, IMAGE)
 
 
 def test_a_body_asks_for_what_was_asked_for_and_not_for_what_docker_added() -> None:
