@@ -18,6 +18,7 @@ from typing import Final
 
 from slotproxy import config, render
 from slotproxy.cli_args import DETACHED, parse_args
+from slotproxy.cli_doctor import doctor
 from slotproxy.cli_output import Answer, fail, for_people, show, told
 from slotproxy.cli_pairs import pairs
 from slotproxy.control_client import Control, Trouble
@@ -176,6 +177,7 @@ COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[i
     "stage": stage,
     "pairs": pairs,
     "gpu": gpu,
+    "doctor": doctor,
     "hold": hold,
     "release": release,
 }

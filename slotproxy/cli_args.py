@@ -14,7 +14,7 @@ DETACHED: Final = 7
 EXIT_CODES: Final[Mapping[int, str]] = {
     0: "that very pair serves (also when it already did); of other commands: done",
     2: "bad usage, or a configuration that can't be used",
-    3: "refused: nothing was changed",
+    3: "refused: nothing was changed; of doctor: something needs a person",
     4: "it failed or was given up; the engine that was serving serves again",
     5: "dark: nothing serves; the message says why and what to do",
     6: "the daemon can't be reached, or was lost in the middle",
@@ -55,6 +55,7 @@ def _add_looks(commands: Commands[argparse.ArgumentParser]) -> None:
     plan.add_argument("--trial", action="store_true", help="as for a pair that isn't verified")
     add_pairs(commands)
     add_command(commands, "gpu", "the card: its memory, and who holds it")
+    add_command(commands, "doctor", "look at everything, and say what needs somebody; changes nothing")
 
 
 def _add_orders(commands: Commands[argparse.ArgumentParser]) -> None:

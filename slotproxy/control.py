@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from slotproxy.cli_parts import MOST_TOKENS
 from slotproxy.desk import Desk, Json
+from slotproxy.doctor import Doctor
 from slotproxy.ending import Stopping, stopped
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
@@ -36,6 +37,7 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     routes = _Routes(stop)
     routes.get("/status", desk.status)
     routes.get("/gpu", desk.gpu)
+    routes.get("/doctor", Doctor(desk).examine)
     routes.get("/pairs", desk.evidence.pairs)
     routes.post("/plan", lambda body: desk.plan(*_target(body), trial=_flag(body, "trial")))
     routes.post("/stage", lambda body: desk.stage(*_target(body)))

@@ -162,7 +162,7 @@ def build(settings: Settings, stop: asyncio.Event) -> Daemon:
     )
     controller = Controller(settings.engines, hands, ledger, gate)
     evidence = EvidenceDesk(settings, controller, checker, ledger, card, gate, readiness)
-    desk = Desk(settings, controller, checker, ledger, card, gate, evidence)
+    desk = Desk(settings, controller, checker, ledger, card, gate, evidence, docker)
     return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, stop)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engines.spec import Engine
 from slotproxy import __version__
@@ -25,6 +25,9 @@ from swap.ledger import FileLedger
 from swap.moves import Rest
 from swap.ports import Card, Fault, Foreign, Sight
 from swap.state import Refusing, gate, phase
+
+if TYPE_CHECKING:
+    from swap.dockerd import Docker  # the SDK is slow to load
 
 HOLD_LIMIT = 600.0  # seconds that `hold` waits for requests in flight before it says that some are left
 TICK = 1.0  # seconds between signs of life
@@ -43,6 +46,7 @@ class Desk:
     card: Card
     gate: SlotGate
     evidence: EvidenceDesk
+    docker: Docker | None = None  # where any engine runs in a container
 
     # ------------------------------------------------------------------------------------------ what is true
 
@@ -66,7 +70,7 @@ class Desk:
             },
             "hold": None if view.held_for is None else {"left": _finite(view.held_for)},
             "swap": self._swap(),
-            "dark": self._dark(),
+            "dark": self.dark(),
             "card": await self._card(),
             "engines": await self._engines(),
             "warnings": self.ledger.problems(),
@@ -92,7 +96,8 @@ class Desk:
             "failure": state.failure,
         }
 
-    def _dark(self) -> Json | None:
+    def dark(self) -> Json | None:
+        """Why nothing serves; None while something does, or is about to."""
         state = self.controller.state
         if state.serving is not None or (not state.dark and not isinstance(gate(state), Refusing)):
             return None

@@ -82,7 +82,12 @@ def gpu(answer: Answer) -> list[str]:
 
 def refused(what: str, mend: str) -> list[str]:
     """What refuses, and what would mend it."""
-    return [_labelled("refused", what), *([_labelled("", f"mend: {mend}")] if mend else [])]
+    return found("refused", what, mend)
+
+
+def found(label: str, what: str, mend: str = "") -> list[str]:
+    """One thing that was found, and what would mend it."""
+    return [_labelled(label, what), *([_labelled("", f"mend: {mend}")] if mend else [])]
 
 
 def table(rows: Sequence[Sequence[object]]) -> list[str]:

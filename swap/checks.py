@@ -17,7 +17,7 @@ from swap import policy
 from swap.artifacts import files_of, source_of, used_files
 from swap.contents import expect_contents
 from swap.drift import Difference, differences, moved_tag, same_image
-from swap.findings import Findings, Refusal, off_loop
+from swap.findings import Findings, Refusal, come_back, off_loop
 from swap.hashing import Hasher
 from swap.ledger import mask_argv, mask_env
 from swap.ports import (
@@ -264,14 +264,11 @@ def _restart(engine: Engine, declared: Recipe | None, kept: Recipe | None, found
     """A policy would bring the stopped engine back beside the other one. `kept`: the container that isn't recreated."""
     if declared is not None and declared.restart not in ("no", ""):
         where = f"service {engine.compose.service} of {engine.compose.file}" if engine.compose else engine.name
-        _refuse_restart(f"{source_of(engine)} gives {engine.name}", declared, f'set `restart: "no"` for {where}', found)
+        what = come_back(f"{source_of(engine)} gives {engine.name}", declared.restart)
+        found.refuse(what, f'set `restart: "no"` for {where}')
     elif kept is not None and kept.restart not in ("no", ""):
-        mend = f"`docker update --restart=no {engine.container}`"
-        _refuse_restart(f"the container {engine.container} has", kept, mend, found)
-
-
-def _refuse_restart(who: str, recipe: Recipe, mend: str, found: Findings) -> None:
-    found.refuse(f"{who} the restart policy {recipe.restart!r}, it would come back beside the other engine", mend)
+        what = come_back(f"the container {engine.container} has", kept.restart)
+        found.refuse(what, f"`docker update --restart=no {engine.container}`")
 
 
 def _looks_like(engine: Engine, declared: Recipe, created: Recipe) -> bool:

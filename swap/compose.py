@@ -91,7 +91,7 @@ class ComposeProject:
     async def _compose(
         self, files: Sequence[str], arguments: Sequence[str], env: Mapping[str, str], bound: float, stdin: str = ""
     ) -> str:
-        surroundings = self._surroundings()
+        surroundings = _surroundings(self._docker_host)
         if not self._binary:
             self._binary = await find_compose(surroundings)
         command = (*self._binary, *files, *arguments)
@@ -100,9 +100,16 @@ class ComposeProject:
             raise CannotStage(f"compose can't use {self.file}: {first_error(err)}", "correct it, or what it names")
         return out
 
-    def _surroundings(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
-        return {**kept, "DOCKER_HOST": self._docker_host}
+
+def _surroundings(docker_host: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+    return {**kept, "DOCKER_HOST": docker_host}
+
+
+async def compose_version(docker_host: str) -> str:
+    """Of the command that staging uses, `2.40.3`. Raises CannotStage when there is none, or only v1."""
+    surroundings = _surroundings(docker_host)
+    return await _version(await find_compose(surroundings), surroundings)
 
 
 async def find_compose(env: Mapping[str, str]) -> tuple[str, ...]:

@@ -92,6 +92,10 @@ class Docker:
         labels = [f"{LABEL}project={project}", f"{LABEL}service={service}", f"{LABEL}oneoff=False"]
         return await self._read(lambda client: client.containers(all=True, filters={"label": labels}))
 
+    async def version(self) -> Json:
+        """As `docker version` shows the server's."""
+        return await self._read(lambda client: client.version())
+
     async def log(self, id: str, since: float) -> bytes:
         """The last lines since then (Unix time), 64 KiB at most; empty where there is no readable log."""
 

@@ -44,6 +44,11 @@ class Findings:
             return None
 
 
+def come_back(who: str, policy: str) -> str:
+    """Why a restart policy is against the rules. `who` has it or gives it: `the container ninfer-eval has`."""
+    return f"{who} the restart policy {policy!r}, it would come back beside the other engine"
+
+
 async def off_loop(work: Callable[[], T]) -> T:
     """Run in a thread, for as long as a look at files may take. Raises Fault when it takes longer."""
     try:

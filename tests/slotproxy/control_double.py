@@ -28,7 +28,8 @@ ARTIFACT = {"path": "/srv/models/v3.ninfer", "size": 22 * GiB, "sha256": "55" * 
 
 class Daemon:
     """`fault`: `restored` (a swap fails, code 4), `dark` (5), `slow` (a swap waits in its drain until it is aborted),
-    `silent` (a swap stops ticking), `gpu` (no NVML), `mute` (answers nothing that is slotproxy's).
+    `silent` (a swap stops ticking), `gpu` (no NVML), `ill` (the doctor finds a problem), `well` (it finds nothing),
+    `mute` (answers nothing that is slotproxy's).
     """
 
     def __init__(self, fault: str = "", plan_takes: float = 0.0) -> None:
@@ -55,7 +56,7 @@ class Daemon:
             "/hold": self.set_hold,
             "/release": self.release,
         }
-        gets = {"/status": self.status, "/pairs": self.pairs, "/gpu": self.gpu}
+        gets = {"/status": self.status, "/pairs": self.pairs, "/gpu": self.gpu, "/doctor": self.doctor}
         routes = [Route(path, answer, methods=["POST"]) for path, answer in posts.items()]
         return Starlette(routes=[*routes, *(Route(path, answer) for path, answer in gets.items())])
 
@@ -175,6 +176,14 @@ class Daemon:
         holder = {"pid": 4711, "bytes": 31 * GiB, "name": "strata", "container": "strata"}
         card = {"name": "Card", "uuid": "GPU-1", "driver": "1", "total": 32 * GiB, "free": GiB, "used": 31 * GiB}
         return JSONResponse(card | {"reserved": 0, "processes": [holder, {"pid": 1, "bytes": None}]})
+
+    async def doctor(self, request: Request) -> Response:
+        problem = {"where": "ninfer:v2", "what": "its file\nis gone", "mend": "restore it", "severity": "problem"}
+        warning = {"where": "slotproxy", "what": "requests are held", "mend": "", "severity": "warning"}
+        findings = {"ill": [problem, warning], "": [warning]}.get(self.fault, [])
+        code = 3 if self.fault == "ill" else 0
+        seen = ["Docker 20.10.24, API 1.41", "compose 2.40.3"]
+        return JSONResponse({"code": code, "version": "0.1.0", "findings": findings, "seen": seen})
 
     async def set_hold(self, request: Request) -> Response:
         self.held, self.hold = True, (await request.json())["seconds"]

@@ -27,6 +27,12 @@ from tests.slotproxy.control_double import Daemon, serving, wait_until
 
 ROOT = Path(__file__).parents[2]
 SLOTCTL = Path(sys.executable).parent / "slotctl"
+DEMO = """
+control: nowhere.sock
+card: {simulated: 32GiB}
+engines:
+  llama: {profile: openai, vram: 1GiB, command: [/bin/true], pairs: {one: {artifact: []}}}
+"""
 LOST = 5.0  # seconds within which a lost daemon must be noticed
 
 
@@ -231,6 +237,53 @@ def test_a_card_that_cannot_be_read_is_said_with_what_to_do(
     assert capsys.readouterr().err == "slotctl: NVML: driver/library version mismatch; reboot\n"
 
 
+@pytest.mark.parametrize("faulty", ["ill"], indirect=True)
+def test_doctor_shows_what_is_wrong_with_its_mend_and_exits_3(
+    faulty: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "doctor") == 3
+    assert capsys.readouterr().out.splitlines() == [
+        "problem   ninfer:v2: its file is gone",
+        "          mend: restore it",
+        "warning   slotproxy: requests are held",
+        "seen      Docker 20.10.24, API 1.41; compose 2.40.3",
+        "found     1 problem, 1 warning",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("faulty", "last"),
+    [("", "found     1 warning\n"), ("well", "found     nothing that needs anybody\n")],
+    indirect=["faulty"],
+)
+def test_doctor_exits_0_where_nothing_needs_a_person(
+    faulty: Daemon, socket: Path, last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "doctor") == 0
+    assert capsys.readouterr().out.endswith(last)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("control: nowhere.sock\nlisten: here\n", "problem   configuration: {file}: card: is missing: "),
+        (DEMO, "seen      {file}: good\nfound     1 problem\n"),
+    ],
+)
+def test_doctor_looks_at_the_configuration_also_where_there_is_no_daemon(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "slotproxy.yml"
+    file.write_text(text)
+    assert main(["doctor", "--config", str(file)]) == 6
+    shown = capsys.readouterr()
+    assert f"problem   slotproxy: no daemon at {tmp_path}/nowhere.sock\n          mend: start it " in shown.out
+    assert said.format(file=file) in shown.out
+    assert shown.err.startswith(f"slotctl: no daemon at {tmp_path}/nowhere.sock; start it")
+    assert main(["doctor", "--json", "--config", str(file)]) == 6
+    assert json.loads(capsys.readouterr().out)["code"] == 6
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -244,6 +297,7 @@ def test_a_card_that_cannot_be_read_is_said_with_what_to_do(
         ["pairs"],
         ["pairs", "adopt", "ninfer"],
         ["gpu"],
+        ["doctor"],
         ["hold"],
         ["release"],
     ],

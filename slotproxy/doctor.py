@@ -1,0 +1,234 @@
+"""The doctor: looks at everything at once, and says what of it needs somebody, each thing once. Changes nothing.
+
+Each check stands alone and has a bound: one that fails, or doesn't end, is a finding itself and not the doctor's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import structlog
+
+from engines.spec import Engine, MiB, Pair, Require
+from slotproxy import __version__, config
+from slotproxy.desk import Desk, Json
+from slotproxy.units import format_duration, format_size
+from swap import source
+from swap.address import listener
+from swap.compose import compose_version
+from swap.findings import come_back
+from swap.ports import Fault
+
+LOOKING = 60.0  # seconds that a check may take
+JUDGING = 300.0  # seconds that one pair may take: its files may have to be hashed
+LITTLE = 256 * MiB  # free room in the state folder that is worth a word: a ledger and a journal need far less
+
+
+class Weight(enum.Enum):
+    """How bad it is, worst first."""
+
+    PROBLEM = "problem"  # it needs a person
+    WARNING = "warning"  # a person should know
+    SEEN = "seen"  # it was looked at, and is this
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`where`: the part of the house that it is about, such as `card` or `ninfer:v2`."""
+
+    where: str
+    what: str
+    mend: str = ""
+    weight: Weight = Weight.PROBLEM
+
+
+Check = AsyncGenerator[Finding, None]
+
+
+@dataclass
+class Doctor:
+    desk: Desk
+
+    async def examine(self) -> Json:
+        """All findings, worst first, and slotctl's exit code: 3 where one needs a person."""
+        checks = {
+            "slotproxy": self._serving(),
+            "Docker": self._docker(),
+            "card": self._card(),
+            "ledger": self._ledger(),
+            "state": self._state(),
+            "configuration": self._configuration(),
+            **{name: self._engine(engine) for name, engine in self.desk.settings.engines.items()},
+        }
+        async with asyncio.TaskGroup() as tasks:
+            looking = [tasks.create_task(_all_of(where, check, LOOKING)) for where, check in checks.items()]
+            judging = tasks.create_task(self._pairs())
+        found = once(finding for task in [*looking, judging] for finding in task.result())
+        return answer([finding for weight in Weight for finding in found if finding.weight is weight])
+
+    # ------------------------------------------------------------------------------------------ what is going on
+
+    async def _serving(self) -> Check:
+        desk, view = self.desk, self.desk.gate.view()
+        if dark := desk.dark():
+            again = "" if dark["retry_in"] is None else f", next in {format_duration(dark['retry_in'])}"
+            mend = f"it is tried again by itself{again}" if dark["passing"] else "mend that, then swap to an engine"
+            why = dark["reason"] or view.reason or "nobody knows why"
+            weight = Weight.WARNING if dark["passing"] else Weight.PROBLEM
+            yield Finding("slotproxy", f"nothing serves: {why}", mend, weight)
+        if view.held_for is not None:
+            yield Finding("slotproxy", "requests are held", "`slotctl release` lets them through", Weight.WARNING)
+        if (serving := desk.controller.state.serving) is not None:
+            known = desk.controller.hands.known.get(serving)
+            yield Finding("slotproxy", f"{serving.label} serves", weight=Weight.SEEN)
+            if known is not None and known.verified is False:
+                what = f"{serving.label} serves, and nothing is recorded that verifies it: it would not be restored"
+                mend = f"`slotctl pairs adopt {serving.engine}` makes evidence of it"
+                yield Finding(serving.label, what, mend, Weight.WARNING)
+
+    # ------------------------------------------------------------------------------------------ what it stands on
+
+    async def _docker(self) -> Check:
+        docker = self.desk.docker
+        if docker is None:
+            return
+        version = await docker.version()
+        yield Finding("Docker", f"Docker {version.get('Version')}, API {version.get('ApiVersion')}", weight=Weight.SEEN)
+        if any(engine.compose for engine in self.desk.settings.engines.values()):
+            yield Finding("Docker", f"compose {await compose_version(docker.address)}", weight=Weight.SEEN)
+
+    async def _card(self) -> Check:
+        """What can't fit it is each pair's own refusal."""
+        identity, memory = await self.desk.card.identity(), await self.desk.card.memory()
+        what = f"{identity.name}, driver {identity.driver}, {format_size(memory.total)}"
+        yield Finding("card", what, weight=Weight.SEEN)
+
+    async def _ledger(self) -> Check:
+        for problem in self.desk.ledger.problems():
+            yield Finding("ledger", problem)
+
+    async def _state(self) -> Check:
+        folder = self.desk.settings.state
+        try:
+            free = await asyncio.to_thread(_room_after_a_write, folder)
+        except OSError as error:
+            what = f"the state folder {folder} can't be written: {error.strerror}"
+            yield Finding("state", what, "make it so: until then swaps are refused, and what serves goes on")
+            return
+        if free < LITTLE:
+            what = f"the disk of the state folder {folder} has {format_size(free)} left"
+            yield Finding("state", what, "make room", Weight.WARNING)
+
+    async def _configuration(self) -> Check:
+        path = self.desk.settings.path
+        try:
+            now = await asyncio.to_thread(config.load, path)
+        except config.ConfigError as error:
+            yield Finding(
+                "configuration", str(error), "correct it: slotproxy runs on what it read, and won't start again"
+            )
+            return
+        if now != self.desk.settings:
+            mend = "restart slotproxy, engines run on meanwhile; or undo the edit"
+            yield Finding("configuration", f"{path} was edited since slotproxy read it", mend, Weight.WARNING)
+
+    # ------------------------------------------------------------------------------------------ engines and pairs
+
+    async def _engine(self, engine: Engine) -> Check:
+        if engine.require is not Require.VERIFIED:
+            what = f"{engine.name} gets the card also when its pair never ran (`require: {engine.require.value}`)"
+            mend = f"set engines.{engine.name}.require to verified once its pairs are"
+            yield Finding(engine.name, what, mend, Weight.WARNING)
+        sight = await self.desk.controller.hands.runtimes[engine.name].look()
+        if sight.recipe is not None and sight.recipe.restart not in ("no", ""):
+            what = come_back(f"the container {engine.container} has", sight.recipe.restart)
+            yield Finding(engine.name, what, f"`docker update --restart=no {engine.container}`")
+        if not sight.running:
+            address = urlsplit(engine.url)
+            if other := await listener(address.hostname or "127.0.0.1", address.port or 80):
+                what = f"{engine.name} is stopped, and {other} listens at its address {engine.url}"
+                yield Finding(engine.name, what, "stop that: it would answer in the engine's place")
+
+    async def _pairs(self) -> list[Finding]:
+        """One after the other: they may have files of many gigabytes hashed."""
+        each = [(engine, pair) for engine in self.desk.settings.engines.values() for pair in engine.pairs.values()]
+        return [f for engine, pair in each for f in await _all_of(pair.label, self._pair(engine, pair), JUDGING)]
+
+    async def _pair(self, engine: Engine, pair: Pair) -> Check:
+        """What isn't deployed is no fallback of anybody's: it needs no evidence yet, and what it lacks can wait."""
+        deployed = pair.name == engine.deployed
+        verdict = await self.desk.checker.judge(engine.name, pair.name, trial=not deployed)
+        weight = Weight.PROBLEM if deployed else Weight.WARNING
+        for refusal in verdict.refusals:
+            yield Finding(pair.label, refusal.what, refusal.mend, weight)
+        for warning in verdict.warnings:
+            yield Finding(pair.label, warning, "", Weight.WARNING)
+        for fault in await source.look(pair, verdict.declared):
+            yield Finding(pair.label, fault.what, fault.mend, Weight.WARNING)
+
+
+async def _all_of(where: str, check: Check, limit: float) -> list[Finding]:
+    """What the check finds; whatever ends it early is one more finding."""
+    found: list[Finding] = []
+    try:
+        async with asyncio.timeout(limit), aclosing(check):
+            async for finding in check:
+                found.append(finding)  # noqa: PERF401 - what is found before a check breaks counts
+    except Fault as fault:
+        found.append(Finding(where, fault.what, fault.mend))
+    except TimeoutError:
+        what = f"this wasn't looked at to its end: it took longer than {limit:g} s"
+        found.append(Finding(where, what, "look again; see what its disk or daemon is doing"))
+    except Exception as error:
+        structlog.get_logger("slotproxy").exception("a check broke", check=where)
+        found.append(Finding(where, f"the check itself failed: {error!r}", "slotproxy's log says more"))
+    return found
+
+
+def once(findings: Iterable[Finding]) -> list[Finding]:
+    """Each thing once, with all the places that it was found at, as bad as at the worst of them."""
+    met: dict[str, Finding] = {}
+    for finding in findings:
+        what = finding.what.replace("card's identity", "card's memory")  # both are asked, and one driver answers
+        if (before := met.get(what)) is None:
+            met[what] = finding
+            continue
+        where = dict.fromkeys([*before.where.split(", "), finding.where])
+        worst = next(weight for weight in Weight if weight in (before.weight, finding.weight))
+        met[what] = replace(before, where=", ".join(where), weight=worst)
+    return list(met.values())
+
+
+def answer(findings: Iterable[Finding]) -> Json:
+    """As slotctl gets it."""
+    told = list(_plain(findings))
+    code = 3 if any(one["severity"] == Weight.PROBLEM.value for one in told) else 0
+    return {
+        "code": code,
+        "version": __version__,
+        "findings": [one for one in told if one["severity"] != Weight.SEEN.value],
+        "seen": [one["what"] for one in told if one["severity"] == Weight.SEEN.value],
+    }
+
+
+def _plain(findings: Iterable[Finding]) -> Iterator[Json]:
+    for one in findings:
+        yield {"where": one.where, "what": one.what, "mend": one.mend, "severity": one.weight.value}
+
+
+def _room_after_a_write(folder: Path) -> int:
+    """Bytes that are left there. Raises OSError where nothing can be written."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(b"\0" * 4096)
+        probe.flush()
+        os.fsync(probe.fileno())
+    return shutil.disk_usage(folder).free
