@@ -1,7 +1,8 @@
 """The look at start: what runs is adopted; where nothing runs, what served last is started, else the default.
 
-Engines are looked at one by one, so that the fault of one is no reason to leave another unserved. But nothing is
-started beside an engine that can't be looked at: it may be the one that holds the card.
+First what an interrupted staging left is mended. Engines are looked at one by one, so that the fault of one is no
+reason to leave another unserved. But nothing is started beside an engine that can't be looked at: it may be the one
+that holds the card.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import structlog
 
 from swap.checks import Checker, Verdict
 from swap.moves import Found, Unit
-from swap.ports import Fault, Foreign, Journal, Runtime, Sight
+from swap.ports import Fault, Foreign, Journal, Runtime, Sight, Unreachable
 
 READ_LIMIT = 10.0  # seconds to read the journal
+RECOVERY_LIMIT = 120.0  # seconds to mend what an interrupted staging left of one engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +51,39 @@ class Boot:
         unseen: list[Fault] = []
         for name, runtime in self.runtimes.items():
             try:
+                unmended = await self._recover(name, runtime)
                 sight = await runtime.look()
                 if sight.running:
                     up[name] = await self.meet(name, sight)
+                elif unmended is not None:
+                    unseen.append(unmended)
             except Foreign as foreign:  # it isn't ours, and that is all there is to know
                 self.say(str(foreign))
             except Fault as fault:  # the watch logs it, once and not at each try
                 self.say(f"{name} can't be looked at: {fault}")
                 unseen.append(fault)
         return up, unseen
+
+    async def _recover(self, name: str, runtime: Runtime) -> Unreachable | None:
+        """Mend what staging left. What can't be mended keeps nobody from what runs: staging tries again, or refuses.
+
+        Returned is that Docker couldn't be asked: then nothing is known, and the look is taken again.
+        """
+        log = structlog.get_logger("slotproxy.swap")
+        try:
+            async with asyncio.timeout(RECOVERY_LIMIT):
+                done = await runtime.recover()
+        except Unreachable as fault:
+            return fault
+        except (Fault, TimeoutError) as error:
+            why = str(error) or f"nothing came in {RECOVERY_LIMIT:g} s; see `docker ps -a` and Docker's log"
+            self.say(f"{name}: {why}")
+            log.error("what an interrupted staging left isn't mended", engine=name, why=why)
+            return None
+        if done:
+            self.say(f"{name}: {done}")
+            log.warning("what an interrupted staging left was mended", engine=name, done=done)
+        return None
 
     async def _served_last(self) -> str | None:
         """None: nobody knows. A journal that can't be read is no reason to leave what runs unserved."""

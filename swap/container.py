@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import AsyncGenerator
 from datetime import datetime
 from pathlib import Path
 
 from engines.spec import Engine, Pair
+from swap import kept
 from swap.compose import ComposeProject, Declaration
 from swap.creation import CreationFile
 from swap.dockerd import Docker, DockerSaid, Inspection, Reset
@@ -22,7 +22,7 @@ from swap.dockerevents import ACTIONS, MEANT, StopFirst
 from swap.drift import nearest, otherwise
 from swap.ports import CannotStage, CannotStart, Exit, Foreign, Recipe, RuntimeEvent, Sight, Status, Unreachable
 from swap.recipes import LABEL, Json, created_recipe, declared_recipe, image_name, running_recipe
-from swap.staging import KEPT, Staging
+from swap.staging import Staging
 
 SETTLING = 10.0  # seconds in which a container that Docker says has stopped must look stopped
 LATE = 1.0  # seconds by which Docker may note a start too late: a quick engine's first lines are older (measured)
@@ -51,7 +51,7 @@ class DockerContainer:
         if engine.compose is not None:
             self._compose = ComposeProject(engine.compose.file, engine.compose.service, docker.address)
             creation = CreationFile(state / f"creation-{engine.name}.json")
-            self._staging = Staging(engine, docker, self._compose, creation, self.look)
+            self._staging = Staging(engine, docker, self._compose, creation, look=self.look, ours=self._ours)
         self._changing = asyncio.Lock()
         self._id = ""  # of the container that we last saw under our name
         self._asked = ("", 0.0)  # which container we last asked to start, and when (Unix time)
@@ -135,11 +135,14 @@ class DockerContainer:
             return sight
 
     async def recover(self) -> str:
-        return ""
+        if self._staging is None:
+            return ""
+        async with self._changing:
+            return await self._staging.recover()
 
     async def keep(self, image_id: str) -> None:
         if await self._docker.image(image_id) is not None:
-            await self._docker.tag(image_id, KEPT, re.sub(r"[^\w.-]", "_", f"{self.engine.name}-{image_id[7:19]}"))
+            await self._docker.tag(image_id, kept.REPOSITORY, kept.tag_of(self.engine.name, image_id))
 
     async def start(self, id: str) -> None:
         if self._docker.changing(id):  # measured: a start during a pending stop is answered with success, and lost
@@ -230,20 +233,21 @@ class DockerContainer:
             return
         labels = container["Config"].get("Labels") or {}
         project, service = labels.get(LABEL + "project"), labels.get(LABEL + "service")
+        if await self._ours(labels):
+            return
+        what = f"belongs to compose project {project}, service {service}"
         if project is None:
             what = f"wasn't made by compose ({_labels(labels)})"
-        elif service != self._compose.service or not await self._is_ours(labels):
-            what = f"belongs to compose project {project}, service {service}"
-        else:
-            return
         raise Foreign(
             f"container {self.name} ({container['Id'][:12]}) {what}",
             f"rename or remove it: it isn't {self._compose.service} of {self._compose.file}",
         )
 
-    async def _is_ours(self, labels: Json) -> bool:
-        """By the project's name; by the file it was made from, where the file can't be read now."""
+    async def _ours(self, labels: Json) -> bool:
+        """By service and the project's name; by the file it was made from, where the file can't be read now."""
         assert self._compose is not None
+        if labels.get(LABEL + "project") is None or labels.get(LABEL + "service") != self._compose.service:
+            return False
         try:
             return bool(await self._compose.name(self.engine.deployed_pair) == labels[LABEL + "project"])
         except CannotStage:

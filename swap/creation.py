@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from swap.journal import replace_file, sync_folder
 from swap.ports import CannotStage, Recipe
 from swap.recipes import Json, created_recipe
 
-_ENDPOINT = ("IPAMConfig", "Links", "Aliases", "DriverOpts")  # what was asked for; the rest of an endpoint is state
+_ENDPOINT = ("IPAMConfig", "Links", "Aliases", "DriverOpts", "GwPriority")  # what was asked for; the rest is state
+_ADDRESSES = ("MacAddress", "IPAddress", "IPv6Gateway")  # asked for, where there is no endpoint that has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +37,35 @@ class Creation:
         return created_recipe(self.container, self.image)
 
 
-class CreationFile:
-    """The creation that the last staging replaced, and while one is under way the one being replaced.
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A change that has begun: `creation` (None: no container) is what must be there if it doesn't end.
 
-    A crash in the middle leaves the latter behind, and it counts: it is what the interrupted staging took away.
+    `back`: it is being put back, in place of one that may have run.
+    """
+
+    creation: Creation | None
+    back: bool = False
+
+
+class CreationFile:
+    """The creation that the last staging replaced, and while a change is under way the one that it must end with.
+
+    A crash in the middle leaves the latter behind (`under_way`), and it counts: it is what was taken away.
     Calls touch the disk: make them off the event loop.
     """
 
     def __init__(self, path: Path) -> None:
-        self._replaced, self._replacing = path, path.with_name(path.name + ".staging")
+        self._replaced, self.begun = path, path.with_name(path.name + ".staging")
 
-    def begin(self, creation: Creation | None) -> None:
-        """Keep what is about to be replaced (None: nothing is there). Durable when it returns."""
-        kept = None if creation is None else {"container": creation.container, "image": creation.image}
+    def begin(self, creation: Creation | None, *, back: bool = False) -> None:
+        """Keep what is about to be replaced (None: nothing is there), or put back. Durable when it returns."""
+        kept: dict[str, Any] | None = None
+        if creation is not None:
+            kept = {"container": creation.container, "image": creation.image, "back": back}
         try:
             self._replaced.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._replacing, json.dumps(kept).encode())
+            replace_file(self.begun, json.dumps(kept).encode())
         except OSError as error:
             raise CannotStage(
                 f"the old container's creation can't be kept in {self._replaced.parent}: {error.strerror}",
@@ -60,32 +74,38 @@ class CreationFile:
 
     def succeed(self) -> None:
         """The replacement is in place."""
-        if self._replacing.exists():
-            self._replacing.replace(self._replaced)
+        if self.begun.exists():
+            self.begun.replace(self._replaced)
             sync_folder(self._replaced.parent)
 
     def give_up(self) -> None:
         """What was being replaced is there again."""
-        self._replacing.unlink(missing_ok=True)
+        if self.begun.exists():
+            self.begun.unlink()
+            sync_folder(self._replaced.parent)
 
-    def replacing(self) -> Creation | None:
-        """What the staging under way replaces, or the one that was cut off. Raises CannotStage: it is damaged."""
-        return _read(self._replacing)
+    def under_way(self) -> UnderWay | None:
+        """The change under way, or the one that was cut off; None: there is none. Raises CannotStage: it is damaged."""
+        return _read(self.begun)
 
     def kept(self) -> tuple[Creation, ...]:
         """All that can be made again, what was replaced last first. Raises CannotStage when a file is damaged."""
-        both = self.replacing(), _read(self._replaced)
-        return tuple(creation for creation in both if creation is not None)
+        both = _read(self.begun), _read(self._replaced)
+        return tuple(one.creation for one in both if one is not None and one.creation is not None)
 
 
-def _read(path: Path) -> Creation | None:
+def _read(path: Path) -> UnderWay | None:
+    """None where there is no file."""
     try:
         kept = json.loads(path.read_bytes())
-        return None if kept is None else Creation(kept["container"], kept["image"])
+        if kept is None:
+            return UnderWay(None)
+        return UnderWay(Creation(kept["container"], kept["image"]), bool(kept.get("back")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CannotStage(f"{path} can't be read: {error}", "recreate the container by hand") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        mend = "see that the container is what it should be (`docker inspect`), then remove that file"
+        raise CannotStage(f"{path} can't be read: {error}", mend) from error
 
 
 def body_of(container: Json, image: str) -> dict[str, Any]:
@@ -94,12 +114,48 @@ def body_of(container: Json, image: str) -> dict[str, Any]:
     Anonymous volumes are named, so that it finds its data again. Only the first network can be given at creation.
     """
     config, host = copy.deepcopy(dict(container["Config"])), copy.deepcopy(dict(container["HostConfig"]))
-    if config.get("Hostname") == container["Id"][:12]:
-        del config["Hostname"]  # Docker's default: the container's own id
+    mode = host.get("NetworkMode") or ""
+    if config.get("Hostname") == container["Id"][:12] or host.get("UTSMode") == "host" or _shared(mode):
+        config.pop("Hostname", None)  # Docker's default, or another's: it refuses to be told
+    if _shared(mode):
+        config.pop("ExposedPorts", None)  # the image's own
     _name_volumes(host, container.get("Mounts") or ())
     networks = _endpoints(container)
-    first = {name: networks[name] for name in [host.get("NetworkMode")] if name in networks}
+    first = {name: networks[name] for name in [mode] if name in networks}
     return {**config, "Image": image, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": first}}
+
+
+def unlike(wanted: Json, made: Json) -> list[str]:
+    """In which of all that a container is asked to be two inspections differ: `HostConfig.ShmSize`. Empty: in nothing.
+
+    Docker's own names and times are no part of it, and a field that another version of Docker leaves out is no
+    difference where it is empty.
+    """
+    return sorted(_differing(_asked(wanted), _asked(made), ""))
+
+
+def _asked(container: Json) -> dict[str, Any]:
+    body = body_of(container, container["Image"])
+    host = body.pop("HostConfig")
+    host["Binds"] = sorted(host.get("Binds") or ())
+    networks = {
+        name: {**one, "Aliases": sorted(one.get("Aliases") or ())} for name, one in _endpoints(container).items()
+    }
+    del body["NetworkingConfig"]
+    return {"Config": body, "HostConfig": host, "Networks": networks}
+
+
+def _differing(wanted: Any, made: Any, where: str) -> Iterator[str]:
+    if isinstance(wanted, Mapping) and isinstance(made, Mapping):
+        for name in wanted.keys() | made.keys():
+            yield from _differing(wanted.get(name), made.get(name), f"{where}.{name}" if where else name)
+    elif wanted != made and (wanted or made):
+        yield where
+
+
+def _shared(mode: str) -> bool:
+    """The network is another container's."""
+    return mode.startswith("container:")
 
 
 def later_networks(container: Json) -> Mapping[str, dict[str, Any]]:
@@ -115,7 +171,8 @@ def _endpoints(container: Json) -> dict[str, dict[str, Any]]:
 
 
 def _endpoint(network: Json, id: str) -> dict[str, Any]:
-    asked = {key: network[key] for key in _ENDPOINT if network.get(key)}
+    keys = _ENDPOINT if network.get("EndpointID") else (*_ENDPOINT, *_ADDRESSES)
+    asked = {key: network[key] for key in keys if network.get(key) is not None}
     if "Aliases" in asked:
         asked["Aliases"] = [alias for alias in asked["Aliases"] if alias != id[:12]]
     return asked

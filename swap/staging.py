@@ -1,28 +1,33 @@
 """Making a stopped container the declared one, and making the replaced one again.
 
 The old creation body is on disk before compose touches anything, and its image is tagged so that no prune takes it.
-What compose made is inspected; if it isn't what was declared, the old one is made again.
+What compose made is inspected; if it isn't what was declared, or if that was cut off (`swap.recovery`), the old one is
+made again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from engines.spec import Engine, Pair
+from swap import kept
 from swap.compose import ComposeProject
-from swap.creation import Creation, CreationFile, body_of, later_networks
-from swap.dockerd import Docker, DockerSaid
+from swap.creation import Creation, CreationFile
+from swap.dockerd import Docker
 from swap.drift import Difference, differences, nearest, otherwise
 from swap.ports import CannotStage, Fault, Recipe, Sight
-
-KEPT = "slotproxy-kept"  # images that a kept creation needs: slotproxy-kept:ENGINE
+from swap.recipes import Json
+from swap.recovery import Recovery
+from swap.remaking import Remaking
 
 
 class Staging:
-    """For one engine whose container compose makes. One call at a time: the caller sees to that."""
+    """For one engine whose container compose makes. One call at a time: the caller sees to that.
+
+    `look` shows it, and raises Foreign where it is another's; `ours` tells whose a container is by its labels.
+    """
 
     def __init__(
         self,
@@ -30,14 +35,24 @@ class Staging:
         docker: Docker,
         compose: ComposeProject,
         creation: CreationFile,
+        *,
         look: Callable[[], Awaitable[Sight]],
+        ours: Callable[[Json], Awaitable[bool]],
     ) -> None:
         self.engine, self.name = engine, str(engine.container)
         self._docker, self._compose, self._creation, self._look = docker, compose, creation, look
+        self._remaking = Remaking(self.name, docker, creation, look)
+        self._recovery = Recovery(docker, creation, self._remaking, look, ours)
+
+    async def recover(self) -> str:
+        """Mend what was cut off; says what was done, or nothing."""
+        return await self._recovery.recover()
 
     async def stage(self, pair: Pair, declared: Recipe) -> Sight:
         """Does nothing where the container is as declared already. Raises CannotStage, the old one in place."""
         before = await self._stopped()
+        if await self._recovery.recover():
+            before = await self._stopped()
         if before.recipe is not None and not differences(declared, before.recipe):
             return before
         await self._refuse_others(pair, before.id)
@@ -45,7 +60,7 @@ class Staging:
         try:
             after = await self._replace(pair, declared, before)
         except Fault as fault:
-            await self._undo(before, fault)
+            await self._undo(fault)
             raise
         await asyncio.to_thread(self._creation.succeed)
         return after
@@ -56,6 +71,8 @@ class Staging:
         A staging that failed has left the wanted one there, and what is kept is then an older one: never made again.
         """
         now = await self._stopped()
+        if await self._recovery.recover():
+            now = await self._stopped()
         if now.recipe is not None and not differences(wanted, now.recipe):
             return now
         kept = await asyncio.to_thread(self._creation.kept)
@@ -63,7 +80,7 @@ class Staging:
         if found is None:
             what = f"container {self.name} isn't the one that is wanted back: {otherwise(wanted, now.recipe)}"
             raise CannotStage(f"{what}; and staging has kept none that is", "recreate it by hand")
-        return await self._make_again(kept[found - 1], now.id) if found else now
+        return await self._remaking.put_back(kept[found - 1], now.id) if found else now
 
     async def _stopped(self) -> Sight:
         sight = await self._look()
@@ -87,8 +104,8 @@ class Staging:
         creation = Creation(found.container, found.image) if found else None
         await asyncio.to_thread(self._creation.begin, creation)
         if creation is not None and creation.image:
-            tag = re.sub(r"[^\w.-]", "_", self.engine.name)
-            await self._docker.tag(creation.recipe.image_id, KEPT, tag)
+            image = creation.recipe.image_id
+            await self._docker.tag(image, kept.REPOSITORY, kept.tag_of(self.engine.name, image))
 
     async def _replace(self, pair: Pair, declared: Recipe, before: Sight) -> Sight:
         """Plainly first; what compose thinks is up to date, and isn't (`docker update`), by force."""
@@ -105,50 +122,13 @@ class Staging:
             raise CannotStage(f"compose made {self.name} otherwise than declared: {fields}", "see its file")
         return after
 
-    async def _undo(self, before: Sight, fault: Fault) -> None:
+    async def _undo(self, fault: Fault) -> None:
         try:
-            await self._restore(before)
+            await self._recovery.recover()
         except Fault as worse:
             raise CannotStage(
                 f"{fault.what}; and the container that was there can't be made again: {worse.what}", worse.mend
             ) from fault
-
-    async def _restore(self, before: Sight) -> None:
-        now = await self._stopped()
-        if now.id != before.id:
-            creation = await asyncio.to_thread(self._creation.replacing) if before.id else None
-            if creation is None:
-                await self._docker.remove(now.id)
-            else:
-                await self._make_again(creation, now.id)
-        await asyncio.to_thread(self._creation.give_up)
-
-    async def _make_again(self, creation: Creation, instead_of: str) -> Sight:
-        """Made under another name first, so that nothing is removed before its place can be taken."""
-        draft = f"{self.name}.slotproxy"
-        try:
-            left = await self._docker.inspect(draft)
-            if left is not None:
-                await self._docker.remove(left.container["Id"])
-            body = body_of(creation.container, await self._image(creation.recipe))
-            made = await self._docker.create(body, draft, later_networks(creation.container))
-            if instead_of:
-                await self._docker.remove(instead_of)
-            await self._docker.rename(made, self.name)
-        except DockerSaid as said:
-            raise CannotStage(f"{self.name} can't be made again: {said.what}", "recreate it by hand") from said
-        sight = await self._look()
-        wrong = differences(creation.recipe, sight.recipe) if sight.recipe else ()
-        if sight.id != made or wrong:
-            raise CannotStage(f"{self.name} was made again, and differs: {', '.join(d.field for d in wrong)}")
-        return sight
-
-    async def _image(self, recipe: Recipe) -> str:
-        """The image's name while it still means the old image, else its id."""
-        if await self._docker.image(recipe.image_id) is None:
-            raise CannotStage(f"image {recipe.image} ({recipe.image_id[7:19]}) is gone", "build or load it again")
-        named = await self._docker.image(recipe.image)
-        return recipe.image if named and named["Id"] == recipe.image_id else recipe.image_id
 
 
 def _unlike(declared: Recipe, sight: Sight) -> tuple[Difference, ...]:

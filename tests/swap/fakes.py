@@ -132,6 +132,7 @@ class FakeRuntime:
         self.kept: list[str] = []  # image ids
         self.gone: set[str] = set()  # image ids
         self.live: Recipe | None = None  # what really runs, where that isn't what was created
+        self.left_behind = ""  # by an interrupted staging: what recovery says that it did
         self.behaviours: dict[str, Behaviour] = {}
         self.exits_on_start: int | None = None
         self._replaced: Recipe | None = None
@@ -230,7 +231,8 @@ class FakeRuntime:
 
     async def recover(self) -> str:
         await self._obey("recover")
-        return ""
+        done, self.left_behind = self.left_behind, ""
+        return done
 
     async def keep(self, image_id: str) -> None:
         await self._obey("keep")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swap.creation import Creation, CreationFile, body_of, later_networks
+from swap.creation import Creation, CreationFile, UnderWay, body_of, later_networks, unlike
 from swap.ports import CannotStage, Recipe
 from swap.recipes import created_recipe, declared_recipe, image_content, nanoseconds, running_recipe
 
@@ -173,13 +173,16 @@ def test_an_image_whose_layers_nobody_tells_has_no_content(layers: object) -> No
 # ------------------------------------------------------------------------------------------------- making it again
 
 
+BACK = {"IPAddress": "10.0.0.2", "MacAddress": "02:42:0a:00:00:02", "EndpointID": "e"}  # state: nobody asked for these
+
+
 def _container(**more: Any) -> dict[str, Any]:
     container: dict[str, Any] = {
         "Id": "f" * 64,
         "Image": "sha256:1",
         "Config": {"Image": "i:1", "Hostname": "f" * 12, "Labels": {"com.docker.compose.config-hash": "hash"}},
         "HostConfig": {"NetworkMode": "front"},
-        "NetworkSettings": {"Networks": {"front": {"Aliases": ["llm", "f" * 12]}, "back": {"IPAddress": "10.0.0.2"}}},
+        "NetworkSettings": {"Networks": {"front": {"Aliases": ["llm", "f" * 12]}, "back": BACK}},
         "Mounts": [],
     }
     return {**container, **more}
@@ -215,6 +218,32 @@ def test_a_body_asks_for_what_was_asked_for_and_not_for_what_docker_added() -> N
     assert (body["Image"], "Hostname" in body) == ("sha256:1", False)
     assert body["NetworkingConfig"] == {"EndpointsConfig": {"front": {"Aliases": ["llm"]}}}
     assert later_networks(_container()) == {"back": {}}
+    asked = {"IPAMConfig": {"IPv4Address": "10.0.0.2"}, "IPAddress": "10.0.0.2", "MacAddress": "02:42:0a:00:00:02"}
+    networks = {"Networks": {"front": {}, "back": {**asked, "EndpointID": "", "Gateway": ""}}}
+    assert later_networks(_container(NetworkSettings=networks)) == {"back": asked}
+
+
+def test_a_body_leaves_out_what_docker_refuses_beside_anothers_network() -> None:
+    config = {"Image": "i:1", "Hostname": "a" * 12, "ExposedPorts": {"80/tcp": {}}}
+    shared = _container(Config=config, HostConfig={"NetworkMode": "container:abc"})
+    assert not {"Hostname", "ExposedPorts"} & body_of(shared, "i:1").keys()
+    hosts = body_of(_container(Config=config, HostConfig={"NetworkMode": "host", "UTSMode": "host"}), "i:1")
+    assert ("Hostname" in hosts, "ExposedPorts" in hosts) == (False, True)
+
+
+def test_two_containers_are_unlike_only_in_what_they_were_asked_to_be() -> None:
+    config = {**_container()["Config"], "Hostname": "2" * 12, "Volumes": None}
+    networks = {"Networks": {"front": {"Aliases": ["2" * 12, "llm"]}, "back": {"EndpointID": "other"}}}
+    made = _container(Id="2" * 64, Config=config, NetworkSettings=networks)
+    assert unlike(_container(), made) == []
+    host = {"NetworkMode": "front", "ShmSize": 64, "Ulimits": []}
+    other = _container(HostConfig=host, Image="sha256:2", NetworkSettings={"Networks": {"front": {}}})
+    assert unlike(_container(), other) == [
+        "Config.Image",
+        "HostConfig.ShmSize",
+        "Networks.back",
+        "Networks.front.Aliases",
+    ]
 
 
 def test_a_body_names_the_volumes_that_hold_the_old_data() -> None:
@@ -235,7 +264,7 @@ def test_a_kept_creation_outlives_the_process_and_counts_from_before_the_replace
     assert CreationFile(tmp_path / "state" / "creation.json").kept() == (first,)
     file.succeed()
     file.begin(second)
-    assert file.replacing() == second
+    assert file.under_way() == UnderWay(second)
     assert file.kept() == (second, first)
     file.give_up()
     assert file.kept() == (first,)

@@ -4,6 +4,8 @@ way.hang("/start")            the next such request waits until `let_go()`, then
 way.reset("/start")           the next such request is handed on to nobody, and the connection breaks
 way.lose("/start")            the next such request is handed on and done; the answer is lost
 way.cut()                     every connection breaks, event streams too
+way.stop(2, done=True)        the second change from now on is handed on and done, and never answered (with `done=False`
+                              it never comes there); then `stopped` is set: whoever asked can be killed at that point
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ class FlakyWay:
         self._target, self._own = target, own
         self._orders: list[tuple[str, str]] = []
         self._go = asyncio.Event()
+        self.stopped = asyncio.Event()
+        self._stop_at, self._stop_done = 0, False  # how many changes from now; 0: never
+        self._ended = asyncio.Event()
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -36,6 +41,10 @@ class FlakyWay:
 
     def lose(self, path: str) -> None:
         self._orders.append(("lose", path))
+
+    def stop(self, change: int, *, done: bool) -> None:
+        self.stopped.clear()
+        self._stop_at, self._stop_done = change, done
 
     def let_go(self) -> None:
         self._go.set()
@@ -54,6 +63,7 @@ class FlakyWay:
             yield
         finally:
             self._go.set()
+            self._ended.set()
             server.close()
             for task in list(self._tasks):
                 task.cancel()
@@ -77,6 +87,10 @@ class FlakyWay:
         head = await reader.readuntil(END)
         line, body = head.split(b"\r\n", 1)[0].decode(), await reader.readexactly(_length(head))
         order = self._order(line)
+        if order == "stop":
+            self.stopped.set()
+            await self._ended.wait()
+            return
         if order == "reset":
             writer.transport.abort()
             return
@@ -86,9 +100,12 @@ class FlakyWay:
         up_reader, up_writer = await asyncio.open_unix_connection(self._target)
         try:
             up_writer.write(head[: -len(END)] + b"\r\nConnection: close" + END + body)
-            await self._answer(up_reader, None if order == "lose" else writer)
+            await self._answer(up_reader, writer if order in ("", "hang") else None)
         finally:
             up_writer.close()
+        if order == "stop when done":
+            self.stopped.set()
+            await self._ended.wait()
         if order == "lose":
             writer.transport.abort()
 
@@ -99,6 +116,10 @@ class FlakyWay:
                 await writer.drain()
 
     def _order(self, line: str) -> str:
+        if self._stop_at and line.split(" ", 1)[0] in ("POST", "PUT", "DELETE"):
+            self._stop_at -= 1
+            if self._stop_at == 0:
+                return "stop when done" if self._stop_done else "stop"
         for order in self._orders:
             if order[1] in line:
                 self._orders.remove(order)

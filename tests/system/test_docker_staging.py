@@ -11,6 +11,7 @@ from engines.spec import Pair
 from swap.compose import ComposeProject
 from swap.container import DockerContainer
 from swap.drift import differences, moved_tag
+from swap.kept import kept_name
 from swap.ports import CannotStage, Status
 from tests.system.bed import free_port
 from tests.system.workshop import SERVICE, Workshop
@@ -176,7 +177,7 @@ async def test_a_rebuild_under_the_same_tag_is_seen_and_staged_and_put_back_by_i
     staged = await runtime.stage(pair)
     assert staged.recipe is not None
     assert (staged.recipe.image_id, staged.recipe.image_labels) == (second, (("build", "2"),))
-    kept = await workshop.client("inspect_image", f"slotproxy-kept:{workshop.name}")
+    kept = await workshop.client("inspect_image", kept_name(workshop.name, first))
     assert kept["Id"] == first  # no prune takes what put_back needs
     back = await runtime.put_back(old.recipe)
     assert back.recipe is not None

@@ -1,0 +1,164 @@
+"""What an interrupted staging left: which mend fits which scene, and that it is asked for before the first look."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from swap.creation import Creation, UnderWay
+from swap.moves import Code
+from swap.ports import CannotStage, Unfinished
+from swap.recovery import NEVER, Mend, Scene, mend_of
+from tests.simulated_time import in_simulated_time
+from tests.swap.world import GONE, World, until
+
+SAID = "ninfer-1 was made again as it was before an interrupted staging"
+
+
+def _container(id: str, name: str = "ninfer", *, greeting: str = "old", **state: Any) -> dict[str, Any]:
+    labels = {"com.docker.compose.project": "p", "com.docker.compose.service": "ninfer"}
+    return {
+        "Id": id * 64,
+        "Name": f"/{name}",
+        "Image": "sha256:1",
+        "State": {"Running": False, "Status": "created", "StartedAt": NEVER, **state},
+        "Config": {"Image": "ninfer:local", "Env": [f"GREETING={greeting}"], "Labels": labels},
+        "HostConfig": {"NetworkMode": "none"},
+        "NetworkSettings": {"Networks": {}},
+        "Mounts": [],
+    }
+
+
+OLD = Creation(_container("a"), {})
+RAN: dict[str, Any] = {"StartedAt": "2026-11-30T12:00:00Z", "Status": "exited"}
+RUNS: dict[str, Any] = {**RAN, "Running": True, "Status": "running"}
+ASIDE = "a" * 12 + "_ninfer"
+
+
+def mend(scene: Scene, *, back: bool = False, old: Creation | None = OLD) -> Mend:
+    return mend_of(UnderWay(old, back), scene, "ninfer")
+
+
+def test_an_old_container_that_is_still_there_stays_and_what_compose_began_beside_it_is_removed() -> None:
+    begun = _container("b", ASIDE, greeting="new")
+    found = mend(Scene(OLD.container, begun, OLD.container))
+    assert (found.remove, found.make, found.rename, found.replaced) == (("b" * 64,), None, "", False)
+
+
+@pytest.mark.parametrize("old_state", [{}, RAN, RUNS])
+def test_an_old_container_that_is_still_there_stays_whatever_it_does(old_state: dict[str, Any]) -> None:
+    here = _container("a", **old_state)
+    assert mend(Scene(here, None, here)) == Mend("an interrupted staging left ninfer as it was")
+
+
+def test_beside_the_old_one_only_what_never_ran_of_the_same_service_is_removed() -> None:
+    for begun in (_container("b", ASIDE, **RAN), _container("b", ASIDE, **RUNS)):
+        assert mend(Scene(OLD.container, begun, OLD.container)).remove == ()
+    foreign = _container("b", ASIDE)
+    foreign["Config"]["Labels"] = {}
+    assert mend(Scene(OLD.container, foreign, OLD.container)).remove == ()
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_where_it_is_gone_the_old_one_is_made_again(back: bool) -> None:
+    found = mend(Scene(None), back=back)
+    assert (found.make, found.instead_of, found.replaced) == (OLD, "", False)
+
+
+def test_a_new_one_that_nobody_has_inspected_gives_way_to_the_old_one() -> None:
+    found = mend(Scene(_container("b", greeting="new")))
+    assert (found.make, found.instead_of) == (OLD, "b" * 64)
+    begun = mend(Scene(None, _container("b", ASIDE, greeting="new")))  # compose hadn't given it its name yet
+    assert (begun.make, begun.instead_of, begun.remove) == (OLD, "", ("b" * 64,))
+
+
+def test_the_old_one_that_has_another_name_of_composes_gets_its_own_again() -> None:
+    renamed = _container("a", ASIDE)
+    found = mend(Scene(_container("b", greeting="new"), renamed, renamed))
+    assert (found.remove, found.rename, found.make) == (("b" * 64,), "a" * 64, None)
+
+
+@pytest.mark.parametrize("renamed", [_container("a", "mine"), _container("a", ASIDE, **RUNS)])
+def test_an_old_one_that_somebody_renamed_or_runs_is_a_persons_to_look_at(renamed: dict[str, Any]) -> None:
+    with pytest.raises(CannotStage, match=f"named {renamed['Name'][1:]} now.*`docker rename {renamed['Name'][1:]}"):
+        mend(Scene(None, None, renamed))
+
+
+@pytest.mark.parametrize("old", [OLD, None])
+@pytest.mark.parametrize("state", [RUNS, RAN])
+def test_a_new_one_that_runs_or_has_run_is_never_touched(old: Creation | None, state: dict[str, Any]) -> None:
+    found = mend(Scene(_container("b", greeting="new", **state)), old=old)
+    assert (found.remove, found.make, found.rename, found.replaced) == ((), None, "", True)
+    assert "it stays" in found.said
+
+
+def test_a_putting_back_is_finished_though_the_new_one_has_run_but_not_while_it_runs() -> None:
+    found = mend(Scene(_container("b", greeting="new", **RAN)), back=True)
+    assert (found.make, found.instead_of) == (OLD, "b" * 64)
+    assert mend(Scene(_container("b", greeting="new", **RUNS)), back=True).make is None
+
+
+def test_what_was_made_again_already_isnt_made_a_third_time() -> None:
+    assert mend(Scene(_container("b")), back=True) == Mend("an interrupted staging left ninfer as it was")
+
+
+def test_where_there_was_none_a_half_made_one_is_removed() -> None:
+    assert mend(Scene(_container("b")), old=None).remove == ("b" * 64,)
+    assert mend(Scene(None), old=None) == Mend("an interrupted staging had made no container ninfer yet")
+
+
+# ------------------------------------------------------------------------------------------------- at start
+
+
+@in_simulated_time
+async def test_what_staging_left_is_mended_before_anything_is_looked_at_and_said(world: World) -> None:
+    world.ninfer.left_behind = SAID
+    async with world.running():
+        assert world.gate.state == "open strata"
+    for runtime in world.runtimes.values():
+        assert runtime.calls[0] == "recover"
+        assert runtime.calls.count("recover") == 1
+    (said,) = [line for line in world.logs if "was mended" in line["event"]]
+    assert (said["engine"], said["done"]) == ("ninfer", SAID)
+
+
+@in_simulated_time
+async def test_what_cant_be_mended_is_said_and_keeps_nobody_from_what_runs(world: World) -> None:
+    late = asyncio.get_running_loop().create_future()
+    late.set_result(None)
+    for fault in (CannotStage("the image is gone", "load it"), Unfinished("removing it didn't end", ended=late)):
+        world.logs.clear()
+        world.ninfer.fail("recover", fault)
+        async with world.serving("strata:current"):
+            assert (await world.swap("ninfer")).code == Code.SERVES  # staging tries again, or refuses
+            assert (await world.swap("strata")).code == Code.SERVES
+        (said,) = [line for line in world.logs if "isn't mended" in line["event"]]
+        assert said["why"] == str(fault)
+        world.strata.stop_by_hand()
+        world.rebuild()
+
+
+@in_simulated_time
+async def test_a_recovery_that_hangs_holds_the_start_up_for_two_minutes_at_most(world: World) -> None:
+    world.ninfer.hang("recover")
+    async with world.running():
+        assert world.gate.state == "open strata"
+        assert 100 < asyncio.get_running_loop().time() < 200
+
+
+@in_simulated_time
+async def test_while_docker_cant_be_asked_recovery_is_tried_with_each_look(world: World) -> None:
+    world.ninfer.fail("recover", GONE, times=2)
+    async with world.running():
+        await until(lambda: world.gate.state == "open strata")
+    assert world.ninfer.calls.count("recover") == 3
+    assert not [line for line in world.logs if "isn't mended" in line["event"]]
+
+
+@in_simulated_time
+async def test_what_runs_is_adopted_also_while_docker_cant_mend_it(world: World) -> None:
+    world.strata.fail("recover", GONE)
+    async with world.serving("strata:current"):
+        assert world.strata.calls.count("recover") == 1

@@ -1,0 +1,215 @@
+"""Staging keeps the way back on a real dockerd: cut off at any change, the old container is there after the next start.
+
+The daemon "is killed" by cutting its staging off while Docker's n-th change is never answered: compose is killed with
+it, nothing of ours gets to run, and the next daemon has only what is on disk and in Docker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.spec import ComposeService
+from swap.container import DockerContainer
+from swap.dockerd import Docker
+from swap.kept import kept_name
+from tests.system.bed import free_port
+from tests.system.flaky_docker import FlakyWay
+from tests.system.workshop import Workshop
+
+pytestmark = pytest.mark.docker
+
+PATIENCE = 60.0
+RICH = """
+services:
+  engine:
+    image: ${IMAGE}
+    container_name: %(name)s
+    hostname: llm
+    domainname: example.test
+    entrypoint: [python3, /engine.py]
+    command: [polite]
+    environment: {GREETING: "${GREETING:-hello}", EMPTY: "", ODD: "a=b$$c"}
+    working_dir: /opt
+    user: "0:0"
+    group_add: ["20"]
+    labels: {owner: somebody}
+    gpus: all
+    devices: ["/dev/null:/dev/other:r"]
+    device_cgroup_rules: ["c 1:3 r"]
+    volumes:
+      - cache:/data
+      - /anonymous
+      - {type: bind, source: ./engine.py, target: /engine.py, read_only: true}
+      - {type: tmpfs, target: /scratch, tmpfs: {size: 1048576}}
+    tmpfs: ["/run:size=64m"]
+    ulimits: {memlock: -1, nofile: {soft: 1000, hard: 2000}}
+    shm_size: 1gb
+    ipc: shareable
+    cap_add: [IPC_LOCK]
+    cap_drop: [MKNOD]
+    security_opt: ["no-new-privileges:true"]
+    sysctls: {net.core.somaxconn: 1024}
+    dns: [192.0.2.1]
+    extra_hosts: ["models:192.0.2.2"]
+    mem_limit: 512m
+    cpus: 0.5
+    oom_score_adj: 100
+    pids_limit: 200
+    read_only: true
+    init: true
+    tty: true
+    stdin_open: true
+    stop_signal: SIGINT
+    stop_grace_period: 70s
+    networks:
+      front: {aliases: [llm, voice], mac_address: "02:42:0a:00:00:17"}
+      back: {ipv4_address: 10.%(net)s.5}
+    ports: ["127.0.0.1:%(port)s:8090", "8091"]
+    expose: ["9000"]
+    healthcheck: {test: [CMD, python3, -c, pass], interval: 11s, timeout: 3s, retries: 4, start_period: 10m}
+    restart: "no"
+    logging: {driver: json-file, options: {max-size: 10m, max-file: "2"}}
+volumes: {cache: {}}
+networks:
+  front: {}
+  back: {ipam: {config: [{subnet: 10.%(net)s.0/24}]}}
+"""
+# What names this one container, and what Docker writes into it. Everything else is what it was asked to be.
+OWN = re.compile(
+    r"Id|Created|(ResolvConf|Hostname|Hosts|Log)Path|GraphDriver\.Data\..*|NetworkSettings\.Sandbox(ID|Key)"
+    # Where Docker has named a volume itself, the one that has its data must name it.
+    r"|HostConfig\.Binds|Mounts\./anonymous\.Mode|HostConfig\.Mounts\./anonymous\.Source"
+)
+
+
+@pytest.fixture
+async def way(docker_address: str, tmp_path: Path) -> AsyncIterator[FlakyWay]:
+    if not docker_address.startswith("unix://"):
+        pytest.skip("the way leads to a unix socket")
+    way = FlakyWay(Path(docker_address.removeprefix("unix://")), tmp_path / "way.sock")
+    async with way.serve():
+        yield way
+
+
+@pytest.fixture
+def rich(workshop: Workshop) -> Workshop:
+    port = free_port()
+    workshop.write(RICH.replace("%(port)s", str(port)).replace("%(net)s", f"{200 + port % 50}.{port % 251}"))
+    return workshop
+
+
+def fields(container: Mapping[str, Any]) -> dict[str, Any]:
+    """An inspection, flat: `HostConfig.ShmSize`. Lists whose order says nothing are sorted."""
+    networks = container["NetworkSettings"]["Networks"]
+    for network in networks.values():
+        network["Aliases"] = sorted(alias for alias in network["Aliases"] or () if alias != container["Id"][:12])
+    mounts = {mount["Destination"]: mount for mount in container["Mounts"]}
+    host = {**container["HostConfig"]}
+    host["Mounts"] = {mount["Target"]: mount for mount in host.get("Mounts") or ()}
+    flat = dict(_flat({**container, "Mounts": mounts, "HostConfig": host}))
+    if flat["Config.Hostname"] == container["Id"][:12]:
+        del flat["Config.Hostname"]
+    return flat
+
+
+def _flat(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _flat(inner, f"{where}.{name}" if where else name)
+    else:
+        yield where, value
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """By field, what isn't the same and isn't the container's own."""
+    one, other = fields(before), fields(after)
+    return {
+        name: (one.get(name), other.get(name))
+        for name in sorted(one.keys() | other.keys())
+        if one.get(name) != other.get(name) and not OWN.fullmatch(name)
+    }
+
+
+async def host(workshop: Workshop) -> dict[str, list[str]]:
+    """What else of this engine's project is on the host."""
+    containers = await workshop.client("containers", all=True)
+    volumes = (await workshop.client("volumes"))["Volumes"] or ()
+    found = {
+        "containers": [name for one in containers for name in one["Names"]],
+        "networks": [one["Name"] for one in await workshop.client("networks")],
+        "volumes": [one["Name"] for one in volumes],
+    }
+    ours = (workshop.name, workshop.project)
+    return {kind: sorted(one for one in names if any(part in one for part in ours)) for kind, names in found.items()}
+
+
+class Daemons:
+    """One daemon after the other over the same disk and the same Docker; each can be killed at a change of Docker's."""
+
+    def __init__(self, workshop: Workshop, way: FlakyWay) -> None:
+        self.workshop, self.way = workshop, way
+
+    @asynccontextmanager
+    async def another(self) -> AsyncIterator[DockerContainer]:
+        docker = Docker(self.way.address)
+        compose = ComposeService(self.workshop.file, "engine")
+        try:
+            yield DockerContainer(self.workshop.engine(compose), docker, self.workshop.folder / "state")
+        finally:
+            await docker.close()
+
+    async def killed(self, doing: Callable[[DockerContainer], Awaitable[object]], change: int, *, done: bool) -> bool:
+        """A daemon does this and is killed at its n-th change of Docker's; False: it made fewer, and is through."""
+        self.way.stop(change, done=done)
+        async with self.another() as runtime, asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+            work, stop = tasks.create_task(_run(doing(runtime))), tasks.create_task(_run(self.way.stopped.wait()))
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            self.way.stop(0, done=done)
+            work.cancel()
+            stop.cancel()
+        return work.cancelled()
+
+    async def recovered(self) -> tuple[str, dict[str, Any]]:
+        """What the next daemon says at its start, and the container that there is then."""
+        async with self.another() as runtime, asyncio.timeout(PATIENCE):
+            said = await runtime.recover()
+            assert await runtime.recover() == ""
+            return said, await self.workshop.inspect((await runtime.look()).id)
+
+
+async def _run(doing: Awaitable[object]) -> None:
+    await doing
+
+
+@pytest.fixture
+def daemons(rich: Workshop, way: FlakyWay) -> Daemons:
+    return Daemons(rich, way)
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+async def test_a_daemon_killed_at_any_change_of_a_staging_finds_the_old_container_again(
+    daemons: Daemons, rich: Workshop, *, done: bool
+) -> None:
+    await rich.open().stage(rich.pair())
+    old = await rich.inspect(rich.name)
+    around = await host(rich)
+    new = rich.pair({"GREETING": "new"})
+    for change in itertools.count(1):
+        if not await daemons.killed(lambda runtime: runtime.stage(new), change, done=done):
+            break
+        said, now = await daemons.recovered()
+        assert differing(old, now) == {}, f"change {change}: {said}"
+        assert said
+        assert await host(rich) == around, f"change {change}: {said}"
+        if change > 1:  # the image is tagged before anything else is changed
+            assert (await rich.client("inspect_image", kept_name(rich.name, old["Image"])))["Id"] == old["Image"]
+        old = now
+    assert change > 4  # to make the new one, to remove the old one, to rename: each was cut off
