@@ -80,11 +80,9 @@ class Doctor:
     async def _serving(self) -> Check:
         desk, view = self.desk, self.desk.gate.view()
         if dark := desk.dark():
-            again = "" if dark["retry_in"] is None else f", next in {format_duration(dark['retry_in'])}"
-            mend = f"it is tried again by itself{again}" if dark["passing"] else "mend that, then swap to an engine"
-            why = dark["reason"] or view.reason or "nobody knows why"
+            what = f"nothing serves: {dark['reason'] or view.reason}"
             weight = Weight.WARNING if dark["passing"] else Weight.PROBLEM
-            yield Finding("slotproxy", f"nothing serves: {why}", mend, weight)
+            yield Finding("slotproxy", what, self._way_out(dark), weight)
         if view.held_for is not None:
             yield Finding("slotproxy", "requests are held", "`slotctl release` lets them through", Weight.WARNING)
         if (serving := desk.controller.state.serving) is not None:
@@ -94,6 +92,14 @@ class Doctor:
                 what = f"{serving.label} serves, and nothing is recorded that verifies it: it would not be restored"
                 mend = f"`slotctl pairs adopt {serving.engine}` makes evidence of it"
                 yield Finding(serving.label, what, mend, Weight.WARNING)
+
+    def _way_out(self, dark: Json) -> str:
+        if self.desk.controller.state.order is not None:
+            return "an order is under way: `slotctl status`"
+        if not dark["passing"]:
+            return "mend that, then swap to an engine"
+        soon = "" if dark["retry_in"] is None else f", next in {format_duration(dark['retry_in'])}"
+        return f"it is tried again by itself{soon}"
 
     # ------------------------------------------------------------------------------------------ what it stands on
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -187,6 +188,19 @@ async def test_a_darkness_that_needs_a_person_is_told_with_its_reason(office: Of
     assert answer["code"] == 3
 
 
+async def test_a_darkness_that_a_swap_is_about_to_end_is_not_said_to_need_another(office: Office) -> None:
+    async with office.running(verified=()), asyncio.TaskGroup() as tasks:
+        office.ninfer.hang("stage")
+        office.ninfer.create(office.ninfer.recipes["v3"])
+        swap = tasks.create_task(office.swapped("ninfer", "v2", trial=True))
+        await until(lambda: office.controller.state.order is not None)
+        found = (await examined(office))["findings"]
+        office.ninfer.let_go("stage")
+        await swap
+    (dark,) = [one for one in found if one["what"].startswith("nothing serves")]
+    assert dark["mend"] == "an order is under way: `slotctl status`"
+
+
 async def test_a_darkness_that_passes_is_a_warning_and_its_cause_a_problem(office: Office) -> None:
     office.strata.fail("look", Unreachable("Docker is gone", "start it", passing=True), times=1000)
     async with office.running():
@@ -316,6 +330,13 @@ async def test_what_was_found_before_a_check_broke_counts(office: Office) -> Non
 def test_the_same_thing_is_as_bad_as_at_the_worst_of_its_places() -> None:
     mild, bad = Finding("a", "gone", "look", Weight.WARNING), Finding("b", "gone", "look", Weight.PROBLEM)
     assert once([mild, bad, mild]) == [Finding("a, b", "gone", "look", Weight.PROBLEM)]
+
+
+def test_a_card_that_tells_neither_identity_nor_memory_is_one_problem() -> None:
+    both = [
+        Finding("card", f"NVML can't tell the card's {what}: no driver", "load it") for what in ("identity", "memory")
+    ]
+    assert once(both) == [Finding("card", "NVML can't tell the card's identity: no driver", "load it")]
 
 
 async def test_problems_come_before_warnings(office: Office) -> None:
