@@ -34,6 +34,7 @@ from swap.controller import Controller
 from swap.hands import BACKOFF, Hands, Times
 from swap.hashing import Hasher
 from swap.journal import FileJournal
+from swap.kept import keep_proven
 from swap.ledger import FileLedger
 from swap.nvml import NvmlCard
 from swap.ports import Card, Fault, Runtime
@@ -206,9 +207,14 @@ async def serve(settings: Settings) -> int:
         log = structlog.get_logger("slotproxy")
         async with daemon.running(control), asyncio.TaskGroup() as tasks:
             log.info("slotproxy is up", listen=address_of(listening), control=str(settings.control), pid=os.getpid())
-            warning = tasks.create_task(_warn_of_size(daemon, log), name="size")
+            runtimes, evidence = daemon.controller.hands.runtimes, daemon.desk.ledger.evidence()
+            aside = [
+                tasks.create_task(_warn_of_size(daemon, log), name="size"),
+                tasks.create_task(keep_proven(runtimes, evidence), name="keep images"),
+            ]
             await daemon.serve_clients(listening)
-            warning.cancel()
+            for task in aside:
+                task.cancel()
     log.info("slotproxy has ended; engines run on")
     leave_after(HANGING, int(daemon.broken))
     return int(daemon.broken)

@@ -17,6 +17,7 @@ from slotproxy.refusal import Refusal, named
 from swap.checks import Checker
 from swap.controller import Controller
 from swap.evidence import extra_of
+from swap.kept import image_gone, keep_proven
 from swap.known import Known
 from swap.ledger import FileLedger, key
 from swap.moves import Unit
@@ -64,10 +65,15 @@ class EvidenceDesk:
             "tokens": served.tokens if served else None,
             "last_failure": {"when": failed.when, "reason": failed.reason} if failed else None,
             "image": pair.image,
+            "image_gone": await self._image_gone(engine, pair) if served is None else False,
             "image_id": verdict.declared.image_id if verdict.declared else None,
             "artifacts": [str(path) for path in pair.artifacts],
             "refusals": [asdict(refusal) for refusal in verdict.refusals],
         }
+
+    async def _image_gone(self, engine: Engine, pair: Pair) -> bool | None:
+        runtime = self.controller.hands.runtimes[engine.name]
+        return await image_gone(runtime, self.ledger.evidence(), pair.label)
 
     async def adopt(self, engine: str) -> Json:
         """Evidence from the engine that serves now: its files, its recipe, and a completion that it answers."""
@@ -107,6 +113,7 @@ class EvidenceDesk:
             extra=extra_of(known),
         )
         await asyncio.to_thread(self.ledger.record, evidence)
+        await keep_proven(self.controller.hands.runtimes, [evidence], pauses=())
         known.standing = await self.checker.standing_of(subject, known.pair.label)
         return {"code": 0, "text": f"{known.pair.label} is verified: it serves now ({time.monotonic() - began:.1f} s)"}
 

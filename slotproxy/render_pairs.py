@@ -24,4 +24,10 @@ def pairs(answer: Answer) -> list[str]:
         )
     failures = [(pair.get("label"), pair["last_failure"]) for pair in known if pair.get("last_failure")]
     said = [clean(f"{label} failed {moment(last.get('when'))}: {last.get('reason')}") for label, last in failures]
-    return [*table(rows), *said]
+    gone = [clean(_gone(str(pair.get("label")))) for pair in known if pair.get("image_gone")]
+    return [*table(rows), *said, *gone]
+
+
+def _gone(label: str) -> str:
+    what = f"{label}: the image that served isn't on this machine any more"
+    return f"{what}; load it again (`docker load`), or prove another by a trial"

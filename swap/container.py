@@ -141,7 +141,8 @@ class DockerContainer:
             return await self._staging.recover()
 
     async def keep(self, image_id: str) -> None:
-        if await self._docker.image(image_id) is not None:
+        there = await self._docker.image(kept.kept_name(self.engine.name, image_id))
+        if (there is None or there["Id"] != image_id) and await self._docker.image(image_id) is not None:
             await self._docker.tag(image_id, kept.REPOSITORY, kept.tag_of(self.engine.name, image_id))
 
     async def start(self, id: str) -> None:

@@ -20,6 +20,7 @@ import structlog
 from engines.spec import Engine, Pair
 from swap.evidence import evidence_of
 from swap.hands import Hands, Wish
+from swap.kept import keep_proven
 from swap.known import Known
 from swap.machine import START, step
 from swap.moves import (
@@ -222,6 +223,7 @@ class Controller:
                 self._join(order)
             case Record():
                 await self._record(effect)
+                tasks.create_task(keep_proven(self.hands.runtimes, self.ledger.evidence()[-1:]), name="keep images")
             case Interrupt(n):
                 self._interrupt(n)
             case _:

@@ -184,6 +184,33 @@ async def test_pairs_tells_what_is_verified_what_failed_and_what_never_ran(offic
     assert [label for label, one in pairs.items() if one["deployed"]] == ["strata:current", "ninfer:v2"]
 
 
+async def test_pairs_tells_where_the_image_that_served_is_gone(office: Office) -> None:
+    served = office.ninfer.recipes["v2"]
+    async with office.serving():
+        office.ninfer.recipes["v2"] = replace(served, image_id="sha256:" + "5" * 64)  # a rebuild
+        assert await _image_gone(office) is False
+        office.ninfer.gone.add(served.image_id)
+        assert await _image_gone(office) is True
+        del office.ninfer.recipes["v2"]  # nor is there another of its name
+        assert await _image_gone(office) is True
+        office.ninfer.fail("has_image", Unreachable("Docker is gone"))
+        assert await _image_gone(office) is None
+
+
+async def _image_gone(office: Office) -> object:
+    pairs = {one["label"]: one for one in (await office.desk.evidence.pairs())["pairs"]}
+    assert pairs["strata:current"]["image_gone"] is False
+    assert pairs["ninfer:v3"]["image_gone"] is False  # it never served
+    return pairs["ninfer:v2"]["image_gone"]
+
+
+async def test_the_image_of_what_is_adopted_is_kept(office: Office) -> None:
+    async with office.serving(verified=()):
+        await office.desk.evidence.adopt("strata")
+        assert office.strata.sight.recipe is not None
+        assert office.strata.kept == [office.strata.sight.recipe.image_id]
+
+
 async def test_two_who_ask_for_the_pairs_at_once_share_one_reading_of_the_files(office: Office) -> None:
     async with office.serving():
         sizes = 0
