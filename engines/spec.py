@@ -73,20 +73,40 @@ class ArtifactError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A further file of a split artifact, beside the first. `fault` says why it isn't whole; empty where it is."""
+
+    name: str
+    size: int
+    expected_size: int
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ArtifactHeader:
     """What an artifact says of itself. None of it is evidence that it runs."""
 
-    format: str  # "ninfer"
+    format: str  # "ninfer" or "gguf"
     version: int
     model: str
     quantization: str
-    objects: int
-    expected_size: int  # bytes that the file must have at least; smaller: truncated
+    objects: int  # GGUF: tensors
+    expected_size: int  # bytes that the (first) file must have at least; smaller: truncated
     size: int
+    architecture: str = ""  # GGUF only
+    components: tuple[str, ...] = ()  # .ninfer version 3 only
+    parts: tuple[Part, ...] = ()  # the files after the first
+
+    @property
+    def fault(self) -> str:
+        """Why it isn't whole; empty where it is."""
+        if self.size < self.expected_size:
+            return f"it is truncated: {self.size} bytes, its header says at least {self.expected_size}"
+        return next((f"its part {part.name} isn't whole: {part.fault}" for part in self.parts if part.fault), "")
 
     @property
     def whole(self) -> bool:
-        return self.size >= self.expected_size
+        return not self.fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +126,9 @@ class Profile:
     artifacts: Callable[[Sequence[str], Mapping[str, str]], tuple[str, ...]]
     """(command line, environment) -> the artifact paths in it, as the engine sees them (container paths)."""
     read_artifact: Callable[[Path], ArtifactHeader] | None = None  # raises ArtifactError, OSError
-    reads_label: str | None = None  # the image label that states which artifact version the image reads
+    reads_label: str | None = (
+        None  # the image label that states which one artifact version it reads; None: it reads all
+    )
     stream_idle_limit: float = 600.0  # silence in a stream after which the request (never the engine) is ended
 
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import yaml
 
+from engines.artifacts.sample_gguf import write_gguf
 from engines.ninfer.sample import write_artifact
 from slotproxy import config
 from slotproxy.claims import CannotServe
@@ -110,7 +111,7 @@ def _artifacts(folder: Path) -> None:
     (folder / "models").mkdir(exist_ok=True)
     write_artifact(folder / "models" / "qwen3_8_27b_nvfp4.ninfer", 2, model=MODEL, objects=1190)
     write_artifact(folder / "models" / "qwen3_8_27b_nvfp4_v3.ninfer", 3, model=MODEL, objects=1190)
-    (folder / "models" / "qwen3.8-flash-next.gguf").write_bytes(b"GGUF" + bytes(4092))
+    write_gguf(folder / "models" / "qwen3.8-flash-next.gguf", name=STRATA_MODEL)
     (folder / "strata").mkdir(exist_ok=True)
     baked = {"model": str(folder / "models" / "qwen3.8-flash-next.gguf"), "context": 131072, "kv": "fp8"}
     (folder / "strata" / "strata.json").write_text(json.dumps(baked, indent=2) + "\n")

@@ -68,8 +68,7 @@ def look_at(engine: Engine, pair: Pair, declared: Recipe) -> Contents:
 
 def _whole(path: Path, header: ArtifactHeader) -> ArtifactHeader:
     if not header.whole:
-        what = f"{path} is truncated: {header.size} bytes, its header says at least {header.expected_size}"
-        raise Fault(what, "copy or download it again")
+        raise Fault(f"{path} isn't whole: {header.fault}", "copy or download it again")
     return header
 
 

@@ -35,18 +35,21 @@ async def expect_contents(
 
 
 def _reads(engine: Engine, pair: Pair, declared: Recipe, ledger: Ledger, found: Findings) -> tuple[int | None, str]:
-    """Which artifact version the image reads, and who says so."""
+    """Which artifact version the image reads, and who says so. An engine without a label for it reads them all."""
     if pair.reads is not None:
         return pair.reads, "the pair's `reads`"
     label = engine.profile.reads_label
-    text = dict(declared.image_labels).get(label, "") if label else ""
+    if label is None:
+        return None, ""
+    text = dict(declared.image_labels).get(label, "")
     if text.isdecimal():
         return int(text), f"its label {label}"
     if text:
         found.warnings.append(f"the image {declared.image} has {label}={text!r}, which is no version")
     for one in reversed(ledger.evidence()):
         served = one.extra.get(VERSION)
-        if one.outcome is Outcome.SERVED and same_image(one.subject, declared) and isinstance(served, int):
+        same = one.subject.engine == engine.name and same_image(one.subject, declared)
+        if one.outcome is Outcome.SERVED and same and isinstance(served, int):
             return served, f"it served that on {one.when}"
     return None, ""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from engines.artifacts.read import read_gguf
 from engines.openai.probe import chat_probe
 from engines.spec import (
     CHAT,
@@ -60,4 +61,5 @@ PROFILE = Profile(
     stop_grace=30.0,
     start_deadline=600.0,
     artifacts=artifacts,
+    read_artifact=read_gguf,
 )

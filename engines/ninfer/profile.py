@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from engines.ninfer.artifact import read_header
+from engines.artifacts.read import read_ninfer
 from engines.openai.probe import chat_probe
 from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Api, Profile, Settling, Sign
 
@@ -59,6 +59,6 @@ PROFILE = Profile(
     stop_grace=60.0,
     start_deadline=600.0,
     artifacts=_artifacts,
-    read_artifact=read_header,
+    read_artifact=read_ninfer,
     reads_label="slotproxy.ninfer.reads",
 )

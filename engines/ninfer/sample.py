@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from engines.ninfer.artifact import JSON_START, MAGIC, payload_start
+from engines.ninfer.artifact import JSON_START, MAGIC, PART_MAGIC, PAYLOAD_ALIGNMENT, payload_start
 
 _LAYOUT = {1: "row-major-v1", 2: "row-major-v1", 3: "contiguous_le_v1"}
 
@@ -22,15 +22,24 @@ def write_artifact(
     quantization: str = "nvfp4",
     objects: int = 4,
     payload: bytes = bytes(4096),
+    parts: int = 0,
 ) -> None:
-    """Write an artifact of `version` (1 to 3) whose `objects` tensors share `payload`; replaces what is there."""
+    """Write an artifact of `version` (1 to 3) whose `objects` tensors share `payload`; replaces what is there.
+
+    `parts` further files (version 3) stand beside it, each with a payload of the same size.
+    """
     directory = _directory(version, model, quantization, _tensors(version, quantization, objects, len(payload)))
     if version == 3:
-        directory["files"] = [{"path": None, "payload_bytes": len(payload)}]
+        names = [None, *(f"{path.name}.part-{number:04}" for number in range(1, parts + 1))]
+        directory["files"] = [{"path": name, "payload_bytes": len(payload)} for name in names]
     text = json.dumps(directory, separators=(",", ":")).encode()
     head = MAGIC + bytes([version]) + struct.pack("<Q", len(text))
     if version == 3:
-        head += hashlib.sha256(payload).digest()[: JSON_START[3] - len(head)]
+        file_id = hashlib.sha256(payload).digest()[: JSON_START[3] - len(head)]
+        head += file_id
+        for number in range(1, parts + 1):
+            part = PART_MAGIC + bytes([version]) + struct.pack("<Q", number) + file_id
+            path.with_name(f"{path.name}.part-{number:04}").write_bytes(part.ljust(PAYLOAD_ALIGNMENT, b"\0") + payload)
     path.write_bytes((head + text).ljust(payload_start(version, len(text)), b"\0") + payload)
 
 

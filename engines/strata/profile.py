@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from engines.artifacts.read import read_gguf
 from engines.openai.probe import chat_probe
 from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Api, Probe, Profile, Settling, Sign
 
@@ -57,4 +58,5 @@ PROFILE = Profile(
     stop_grace=60.0,
     start_deadline=600.0,
     artifacts=artifacts,
+    read_artifact=read_gguf,
 )

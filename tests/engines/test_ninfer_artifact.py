@@ -196,3 +196,78 @@ def test_the_weights_are_not_read(path: Path) -> None:
     header = read_header(path)
     assert header.whole
     assert header.size == 24 * 1024**3
+
+
+# ------------------------------------------------------------------------------------------------- parts
+
+
+@pytest.fixture
+def parts(path: Path) -> list[Path]:
+    """The further files of a split artifact."""
+    write_artifact(path, 3, parts=2)
+    return [path.with_name(f"{path.name}.part-000{number}") for number in (1, 2)]
+
+
+def test_each_part_of_a_split_artifact_is_looked_at(path: Path, parts: list[Path]) -> None:
+    header = read_header(path)
+    assert [(part.name, part.size, part.expected_size, part.fault) for part in header.parts] == [
+        (part.name, 8192, 8192, "") for part in parts
+    ]
+    assert header.whole
+
+
+def pipe(part: Path) -> None:
+    part.unlink()
+    os.mkfifo(part)
+
+
+def other_id(part: Path) -> None:
+    content = bytearray(part.read_bytes())
+    content[20] ^= 1
+    part.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda part: part.unlink(), "it does not exist"),
+        (lambda part: os.truncate(part, 8191), "truncated: 8191 bytes of 8192"),
+        (lambda part: os.truncate(part, 20), "truncated: 20 bytes, a part's header has 32"),
+        (lambda part: part.write_bytes(b"x" * 8192), "no part of a .ninfer file of version 3: begins with b'xxxx"),
+        (lambda part: write_artifact(part, 3), "no part of a .ninfer file of version 3"),
+        (lambda part: part.with_name(part.name[:-1] + "2").replace(part), "it is part 2, expected part 1"),
+        (other_id, "it belongs to another artifact"),
+        (lambda part: (part.unlink(), part.mkdir()), "a directory, expected part 1"),
+        (pipe, "a pipe, expected part 1"),
+    ],
+)
+def test_a_missing_or_wrong_part_makes_it_not_whole_and_is_named(
+    path: Path, parts: list[Path], damage: Callable[[Path], object], words: str
+) -> None:
+    damage(parts[0])
+    header = read_header(path)
+    assert not header.whole
+    assert header.fault.startswith(f"its part {parts[0].name} isn't whole: ")
+    assert words in header.fault
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../a", "..", "", 7, "a\nb", "x" * 300])
+def test_a_part_elsewhere_is_refused(path: Path, name: object) -> None:
+    directory = good(3, path)
+    directory["files"].append({"path": name, "payload_bytes": 1})
+    raw(path, 3, json.dumps(directory).encode())
+    assert "files[1].path" in refusal(path)
+
+
+def test_more_parts_than_any_artifact_has_are_refused(path: Path) -> None:
+    directory = good(3, path)
+    directory["files"] += [{"path": f"p{n}", "payload_bytes": 1} for n in range(1000)]
+    raw(path, 3, json.dumps(directory).encode())
+    assert "it claims 1001 files" in refusal(path)
+
+
+def test_the_components_of_version_3_are_named(path: Path) -> None:
+    directory = good(3, path)
+    directory["components"]["vision"] = {}
+    raw(path, 3, json.dumps(directory).encode())
+    assert read_header(path).components == ("text", "vision")

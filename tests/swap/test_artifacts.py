@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engines.artifacts.sample_gguf import write_gguf
+from engines.llamacpp.profile import PROFILE as LLAMACPP
+from engines.ninfer.sample import write_artifact
 from engines.openai.profile import PROFILE as OPENAI
 from swap.ports import Mount
 from tests.swap.box import FILES, Box, only, spoil, write
@@ -156,3 +160,29 @@ async def test_a_command_line_without_an_artifact_needs_at_least_the_mount(box: 
 async def test_a_path_relative_to_the_working_directory_is_found(box: Box) -> None:
     box.edit_file("v2", command=("--model", f"../models/{FILES['v2']}"), working_dir="/srv")
     assert (await box.judge(trial=True)).allowed
+
+
+async def test_what_another_engine_served_with_the_same_executable_says_nothing_of_this_ones_version(bare: Box) -> None:
+    await bare.record("v2", extra={"artifact_version": 3})
+    (one,) = bare.ledger.evidence()
+    bare.ledger = FakeLedger()
+    bare.ledger.record(replace(one, subject=replace(one.subject, engine="strata")))
+    assert (await bare.judge(trial=True)).allowed
+
+
+async def test_an_engine_that_reads_every_version_is_given_any(box: Box) -> None:
+    for pair, version in (("v2", 3), ("v3", 2)):
+        box.engine = replace(box.engine, profile=LLAMACPP)
+        model = box.models / f"{pair}.gguf"
+        await asyncio.to_thread(write_gguf, model)
+        box.edit_pair(pair, artifacts=(model,))
+        box.edit_file(pair, command=("--model", f"/models/{model.name}"))
+        await box.record(pair, extra={"artifact_version": version})
+        assert (await box.judge(pair)).allowed
+
+
+async def test_a_part_that_is_missing_refuses_and_is_named(box: Box) -> None:
+    await asyncio.to_thread(write_artifact, box.models / FILES["v3"], 3, parts=2)
+    (box.models / f"{FILES['v3']}.part-0002").unlink()
+    text = only((await box.judge("v3", trial=True)).refusals)
+    assert f"its part {FILES['v3']}.part-0002 isn't whole: it does not exist" in text

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from engines.artifacts.sample_gguf import write_gguf
 from engines.ninfer.sample import write_artifact
 from swap.moves import Code
 from swap.ports import Fault
@@ -41,7 +42,7 @@ async def test_an_artifact_that_was_replaced_after_the_check_never_gets_the_card
 @in_simulated_time
 async def test_an_artifact_that_was_replaced_before_the_start_of_the_day_ends_is_not_started(world: World) -> None:
     path = world.folder / "models" / "strata.gguf"
-    world.when("card memory", lambda: world.when("card memory", lambda: path.write_bytes(b"GGUF other")))
+    world.when("card memory", lambda: world.when("card memory", lambda: write_gguf(path, name="other")))
     async with world.running():
         assert f"{path} changed since strata:current was checked" in world.gate.state
         assert world.up == set()
@@ -52,7 +53,7 @@ async def test_an_artifact_that_was_replaced_before_the_start_of_the_day_ends_is
 async def test_what_served_comes_back_though_its_files_changed_meanwhile(world: World, why: str) -> None:
     async with world.serving():
         await _recognized(world)
-        (world.folder / "models" / "strata.gguf").write_bytes(b"GGUF other")
+        write_gguf(world.folder / "models" / "strata.gguf", name="other")
         if why == "it died":
             world.strata.exit(1)
         else:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engines.artifacts.sample_gguf import write_gguf
 from engines.ninfer.profile import PROFILE as NINFER
 from engines.ninfer.sample import write_artifact
 from engines.spec import ComposeService, Engine, GiB, Pair
@@ -100,7 +101,7 @@ class World:
         models.mkdir()
         for version, name in ((2, FILES["v2"]), (3, FILES["v3"])):
             write_artifact(models / name, version)
-        (models / "strata.gguf").write_bytes(b"GGUF")
+        write_gguf(models / "strata.gguf")
         images = {"v2": "ninfer:local", "v3": "ninfer:v3"}
         ninfer = {name: recipe_for(images[name], FILES[name], models=str(models)) for name in FILES}
         strata = replace(

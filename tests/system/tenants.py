@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engines.artifacts.sample_gguf import write_gguf
 from engines.ninfer.sample import write_artifact
 from tests.realengine.tiny_gguf import make_tiny_gguf
 from tests.system.bed import DockerBed, free_port
@@ -89,7 +90,7 @@ def strata(bed: DockerBed, folder: Path, **knobs: object) -> Tenant:
     """`knobs` are the simulator's (`engines.strata.simulator`), in lower case: `load=2`."""
     image, model = bed.name("strata") + ":1", _folder(folder, "data/packs") / "flash-next.gguf"
     bed.images.strata(image)
-    model.write_bytes(b"GGUF" + bytes(4092))
+    write_gguf(model)
     tenant = _tenant(bed, folder, "strata", model="qwen3.8-flash-next")
     set_to = {"load": LOAD, "decode": 2, "thinking": 4, "unpin": 0.1, "request_log": "/log/strata.jsonl", **knobs}
     tenant.service |= {
