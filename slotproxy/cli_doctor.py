@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from slotproxy import config
+from slotproxy import __version__, config
 from slotproxy.cli_output import Answer, complain, show
 from slotproxy.control_client import Control, Lost
 from slotproxy.render import found
@@ -12,7 +12,7 @@ from slotproxy.render import found
 
 async def doctor(control: Control, args: argparse.Namespace) -> int:
     try:
-        answer = await control.ask("GET", "/doctor")
+        answer = _of_our_version(await control.ask("GET", "/doctor"))
     except Lost as lost:
         answer = _without_daemon(args, lost)
         complain(lost.what, lost.mend)
@@ -30,6 +30,16 @@ def lines(answer: Answer) -> list[str]:
         *found("seen", "; ".join(answer["seen"]) or "nothing"),
         *found("found", number or "nothing that needs anybody"),
     ]
+
+
+def _of_our_version(answer: Answer) -> Answer:
+    """The daemon's findings; and that it isn't of slotctl's version, which the daemon can't know."""
+    if answer["version"] == __version__:
+        return answer
+    what = f"the daemon is of version {answer['version']}, slotctl of {__version__}"
+    mend = "restart slotproxy where it was upgraded, engines run on meanwhile"
+    other = {"where": "slotproxy", "what": what, "mend": mend, "severity": "warning"}
+    return {**answer, "findings": [*answer["findings"], other]}
 
 
 def _without_daemon(args: argparse.Namespace, lost: Lost) -> Answer:

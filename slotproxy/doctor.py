@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from engines.spec import Engine, MiB, Pair, Require
+from engines.spec import Engine, MiB, Pair
 from slotproxy import __version__, config
 from slotproxy.desk import Desk, Json
 from slotproxy.units import format_duration, format_size
@@ -26,6 +26,7 @@ from swap import source
 from swap.address import listener
 from swap.compose import compose_version
 from swap.findings import come_back
+from swap.policy import relaxed
 from swap.ports import Fault
 
 LOOKING = 60.0  # seconds that a check may take
@@ -150,10 +151,9 @@ class Doctor:
     # ------------------------------------------------------------------------------------------ engines and pairs
 
     async def _engine(self, engine: Engine) -> Check:
-        if engine.require is not Require.VERIFIED:
-            what = f"{engine.name} gets the card also when its pair never ran (`require: {engine.require.value}`)"
-            mend = f"set engines.{engine.name}.require to verified once its pairs are"
-            yield Finding(engine.name, what, mend, Weight.WARNING)
+        if words := relaxed(engine):
+            mend = f"`slotctl pairs` shows what is verified; then leave engines.{engine.name}.require out"
+            yield Finding(engine.name, words.removeprefix(f"{engine.name}: "), mend, Weight.WARNING)
         sight = await self.desk.controller.hands.runtimes[engine.name].look()
         if sight.recipe is not None and sight.recipe.restart not in ("no", ""):
             what = come_back(f"the container {engine.container} has", sight.recipe.restart)

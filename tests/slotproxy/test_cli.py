@@ -263,6 +263,15 @@ def test_doctor_exits_0_where_nothing_needs_a_person(
     assert capsys.readouterr().out.endswith(last)
 
 
+@pytest.mark.parametrize("faulty", ["well"], indirect=True)
+def test_doctor_says_when_the_daemon_is_of_another_version(
+    faulty: Daemon, socket: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slotproxy.cli_doctor.__version__", "0.2.0")
+    assert slotctl(socket, "doctor") == 0
+    assert "warning   slotproxy: the daemon is of version 0.1.0, slotctl of 0.2.0\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

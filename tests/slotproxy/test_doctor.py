@@ -121,7 +121,7 @@ FAULTS: list[tuple[Callable[[Office], None], str, str, str]] = [
     (ledger, "problem", "ledger", "line 3 was edited"),
     (no_state, "problem", "state", "the state folder {folder}/gone can't be written: No such file or directory"),
     (held, "warning", "slotproxy", "requests are held"),
-    (relaxed, "warning", "ninfer", "ninfer gets the card also when its pair never ran (`require: candidate`)"),
+    (relaxed, "warning", "ninfer", "a pair is given the card when its files fit, proven or not (require: candidate)"),
     (artifact_gone, "problem", "ninfer:v2", "{folder}/models/qwen3_8_27b_nvfp4.ninfer"),
     (candidate_gone, "warning", "ninfer:v3", "{folder}/models/qwen3_8_27b_nvfp4_v3.ninfer"),
     (too_big, "problem", "ninfer:v2, ninfer:v3", "ninfer can never fit: it needs 40.00 GiB with 0.25 GiB headroom"),

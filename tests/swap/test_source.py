@@ -184,7 +184,7 @@ async def test_a_git_that_hangs_is_ended_and_told(tree: Path, tmp_path: Path, mo
 @pytest.fixture
 def theirs() -> Iterator[Path]:
     """Somebody else's repository, at a place that he can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="slotproxy-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="slotproxy-test-", dir="/tmp"))
     try:
         folder.chmod(0o755)
         tree = repository(folder / "tree")
