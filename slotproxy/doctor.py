@@ -61,17 +61,17 @@ class Doctor:
 
     async def examine(self) -> Json:
         """All findings, worst first, and slotctl's exit code: 3 where one needs a person."""
-        checks = {
-            "slotproxy": self._serving(),
-            "Docker": self._docker(),
-            "card": self._card(),
-            "ledger": self._ledger(),
-            "state": self._state(),
-            "configuration": self._configuration(),
-            **{name: self._engine(engine) for name, engine in self.desk.settings.engines.items()},
-        }
+        checks = [
+            ("slotproxy", self._serving()),
+            ("Docker", self._docker()),
+            ("card", self._card()),
+            ("ledger", self._ledger()),
+            ("state", self._state()),
+            ("configuration", self._configuration()),
+            *((name, self._engine(engine)) for name, engine in self.desk.settings.engines.items()),
+        ]
         async with asyncio.TaskGroup() as tasks:
-            looking = [tasks.create_task(_all_of(where, check, LOOKING)) for where, check in checks.items()]
+            looking = [tasks.create_task(_all_of(where, check, LOOKING)) for where, check in checks]
             judging = tasks.create_task(self._pairs())
         found = once(finding for task in [*looking, judging] for finding in task.result())
         return answer([finding for weight in Weight for finding in found if finding.weight is weight])
@@ -90,7 +90,7 @@ class Doctor:
             known = desk.controller.hands.known.get(serving)
             yield Finding("slotproxy", f"{serving.label} serves", weight=Weight.SEEN)
             if known is not None and known.verified is False:
-                what = f"{serving.label} serves, and nothing is recorded that verifies it: it would not be restored"
+                what = f"{serving.label} serves, and nothing is recorded that verifies it"
                 mend = f"`slotctl pairs adopt {serving.engine}` makes evidence of it"
                 yield Finding(serving.label, what, mend, Weight.WARNING)
 

@@ -217,7 +217,7 @@ async def test_an_engine_that_serves_without_evidence_is_told(office: Office) ->
         await until(lambda: known.verified is False)
         answer = await examined(office)
     found = {one["what"]: one for one in answer["findings"]}
-    serves = "strata:current serves, and nothing is recorded that verifies it: it would not be restored"
+    serves = "strata:current serves, and nothing is recorded that verifies it"
     assert found[serves]["mend"] == "`slotctl pairs adopt strata` makes evidence of it"
 
 
