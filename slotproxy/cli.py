@@ -12,14 +12,14 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
 from slotproxy import config, render
 from slotproxy.cli_args import DETACHED, parse_args
 from slotproxy.cli_doctor import doctor
-from slotproxy.cli_output import Answer, fail, for_people, show, told
+from slotproxy.cli_follow import follow, watch
+from slotproxy.cli_output import fail, show, told
 from slotproxy.cli_pairs import pairs
 from slotproxy.control_client import Control, Trouble
 from swap.ports import Fault
@@ -77,7 +77,11 @@ async def status(control: Control, args: argparse.Namespace) -> int:
 
 async def plan(control: Control, args: argparse.Namespace) -> int:
     engine, pair = args.target
-    answer = await control.ask("POST", "/plan", {"engine": engine, "pair": pair, "trial": args.trial})
+    order = {"engine": engine, "pair": pair, "trial": args.trial, "rehash": args.rehash}
+    _, answer = await watch(control, "/plan", order, sys.stderr)
+    del answer["done"]
+    if "code" in answer:  # refused after a while
+        return told(args, answer)
     show(args, answer, render.plan)
     return 0 if answer.get("allowed") else 3
 
@@ -94,14 +98,14 @@ async def swap(control: Control, args: argparse.Namespace) -> int:
         "stage": not args.no_stage,
         "drain": args.drain,
         "tokens": args.tokens,
+        "rehash": args.rehash,
     }
-    return await _follow(control, args, "/swap", order)
+    return await follow(control, args, "/swap", order)
 
 
 async def stage(control: Control, args: argparse.Namespace) -> int:
     engine, pair = args.target
-    answer = await control.ask("POST", "/stage", {"engine": engine, "pair": pair})
-    return told(args, answer, render.staged)
+    return await follow(control, args, "/stage", {"engine": engine, "pair": pair}, render.staged)
 
 
 async def gpu(control: Control, args: argparse.Namespace) -> int:
@@ -113,7 +117,7 @@ async def gpu(control: Control, args: argparse.Namespace) -> int:
 
 
 async def hold(control: Control, args: argparse.Namespace) -> int:
-    return await _follow(control, args, "/hold", {"seconds": args.limit})
+    return await follow(control, args, "/hold", {"seconds": args.limit})
 
 
 async def release(control: Control, args: argparse.Namespace) -> int:
@@ -154,20 +158,6 @@ def _card_unsure(settings: config.Settings) -> str:
     for problem in config.check_fits(settings, memory.total, memory.reserved):
         raise config.ConfigError(f"{settings.path}: {problem}")
     return ""
-
-
-async def _follow(control: Control, args: argparse.Namespace, path: str, order: Answer) -> int:
-    """Show each phase as it passes; the last line's code is the truth."""
-    phases: list[Answer] = []
-    last: Answer = {}
-    async with aclosing(control.follow(path, order)) as lines:
-        async for line in lines:
-            if line.get("done"):
-                last = line
-            else:
-                phases.append(line)
-                print(render.phase(line), file=for_people(args), flush=True)
-    return told(args, last | {"phases": phases})
 
 
 COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[int]]]] = {

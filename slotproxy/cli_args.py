@@ -8,7 +8,7 @@ from typing import Final
 
 from slotproxy import __version__
 from slotproxy.cli_pairs import add_pairs
-from slotproxy.cli_parts import Commands, add_command, add_common, count, duration, target
+from slotproxy.cli_parts import Commands, add_command, add_common, add_rehash, count, duration, target
 
 DETACHED: Final = 7
 EXIT_CODES: Final[Mapping[int, str]] = {
@@ -53,6 +53,7 @@ def _add_looks(commands: Commands[argparse.ArgumentParser]) -> None:
     plan = add_command(commands, "plan", "what a swap would run, and whether it would be allowed; changes nothing")
     _add_target(plan)
     plan.add_argument("--trial", action="store_true", help="as for a pair that isn't verified")
+    add_rehash(plan)
     add_pairs(commands)
     add_command(commands, "gpu", "the card: its memory, and who holds it")
     add_command(commands, "doctor", "look at everything, and say what needs somebody; changes nothing")
@@ -66,6 +67,7 @@ def _add_orders(commands: Commands[argparse.ArgumentParser]) -> None:
     swap.add_argument("--cut", action="store_true", help="end what is still in flight at the drain's deadline")
     swap.add_argument("--no-stage", action="store_true", help="refuse, if the container isn't what the pair declares")
     swap.add_argument("--drain", type=duration, metavar="DURATION", help="how long to wait for requests in flight")
+    add_rehash(swap)
     swap.add_argument("--abort", action="store_true", help="give up the swap under way (no TARGET)")
     stage = add_command(commands, "stage", "make a stopped container what its pair declares; takes no VRAM")
     stage.add_argument("target", type=target, metavar="ENGINE[:PAIR]", help="no pair: the deployed one")
@@ -87,7 +89,7 @@ def _add_target(parser: argparse.ArgumentParser, nargs: str | None = None) -> No
 
 
 def _check_swap(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    others = args.trial or args.cut or args.no_stage or args.drain is not None or args.tokens is not None
+    others = args.trial or args.cut or args.no_stage or args.drain is not None or args.tokens is not None or args.rehash
     if args.abort and (args.target or others):
         parser.error("swap --abort stands alone: it gives up whatever swap is under way")
     if not args.abort and not args.target:

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from slotproxy import render_pairs
-from slotproxy.cli_output import show, told
-from slotproxy.cli_parts import Commands, add_command
+from slotproxy.cli_follow import follow
+from slotproxy.cli_output import show
+from slotproxy.cli_parts import Commands, add_command, add_rehash
 from slotproxy.control_client import Control
 
 
@@ -18,6 +19,7 @@ def add_pairs(commands: Commands[argparse.ArgumentParser]) -> None:
     actions = pairs.add_subparsers(dest="action", metavar="ACTION")
     adopt = add_command(actions, "adopt", "make evidence from the engine that serves now", below=True)
     adopt.add_argument("engine", metavar="ENGINE", help="the engine to adopt")
+    add_rehash(adopt)
 
 
 async def pairs(control: Control, args: argparse.Namespace) -> int:
@@ -30,7 +32,7 @@ async def _all(control: Control, args: argparse.Namespace) -> int:
 
 
 async def _adopt(control: Control, args: argparse.Namespace) -> int:
-    return told(args, await control.ask("POST", "/pairs/adopt", {"engine": args.engine}))
+    return await follow(control, args, "/pairs/adopt", {"engine": args.engine, "rehash": args.rehash})
 
 
 ACTIONS: Final[Mapping[str | None, Callable[[Control, argparse.Namespace], Awaitable[int]]]] = {

@@ -40,6 +40,10 @@ def add_common(parser: argparse.ArgumentParser, default: str | None) -> None:
     )
 
 
+def add_rehash(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rehash", action="store_true", help="read every byte of its files again")
+
+
 def target(written: str) -> Target:
     """`to-ENGINE[:PAIR]` or `ENGINE[:PAIR]`; no pair means the deployed one."""
     engine, colon, pair = written.removeprefix("to-").partition(":")

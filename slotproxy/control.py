@@ -25,10 +25,13 @@ from slotproxy.doctor import Doctor
 from slotproxy.ending import Stopping, stopped
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
+from slotproxy.told import Told
 from swap.ports import Fault
+from swap.reading import Say
 
 T = TypeVar("T")
 Work = Callable[[Json], Coroutine[Any, Any, Json]]
+Telling = Callable[[Json, Say], Coroutine[Any, Any, Json]]
 Stream = Callable[[Json], AsyncGenerator[Json, None]]
 
 
@@ -39,9 +42,9 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     routes.get("/gpu", desk.gpu)
     routes.get("/doctor", Doctor(desk).examine)
     routes.get("/pairs", desk.evidence.pairs)
-    routes.post("/plan", lambda body: desk.plan(*_target(body), trial=_flag(body, "trial")))
-    routes.post("/stage", lambda body: desk.stage(*_target(body)))
-    routes.post("/pairs/adopt", lambda body: desk.evidence.adopt(_text(body, "engine")))
+    routes.told("/plan", lambda body, say: _plan(desk, body, say))
+    routes.told("/stage", lambda body, say: desk.stage(*_target(body), say=say), goes_on=True)
+    routes.told("/pairs/adopt", lambda body, say: _adopt(desk, body, say), goes_on=True)
     routes.post("/abort", lambda _: _now(desk.abort))
     routes.post("/release", lambda _: _now(desk.release))
     routes.stream("/swap", lambda body: _swap(desk, body))
@@ -56,6 +59,14 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     return Starlette(routes=routes.made, exception_handlers=handlers)
 
 
+def _plan(desk: Desk, body: Json, say: Say) -> Coroutine[Any, Any, Json]:
+    return desk.plan(*_target(body), trial=_flag(body, "trial"), rehash=_flag(body, "rehash"), say=say)
+
+
+def _adopt(desk: Desk, body: Json, say: Say) -> Coroutine[Any, Any, Json]:
+    return desk.evidence.adopt(_text(body, "engine"), rehash=_flag(body, "rehash"), say=say)
+
+
 def _swap(desk: Desk, body: Json) -> AsyncGenerator[Json, None]:
     return desk.swap(
         *_target(body),
@@ -64,6 +75,7 @@ def _swap(desk: Desk, body: Json) -> AsyncGenerator[Json, None]:
         stage=_flag(body, "stage", default=True),
         drain=_seconds(body, "drain"),
         tokens=_count(body, "tokens"),
+        rehash=_flag(body, "rehash"),
     )
 
 
@@ -84,6 +96,13 @@ class _Routes:
     def post(self, path: str, work: Work) -> None:
         async def endpoint(request: Request) -> Response:
             return JSONResponse(await self._unless_stopping(work(await _body(request))))
+
+        self.made.append(Route(path, endpoint, methods=["POST"]))
+
+    def told(self, path: str, work: Telling, *, goes_on: bool = False) -> None:
+        async def endpoint(request: Request) -> Response:
+            body = await _body(request)
+            return Told(lambda say: work(body, say), self._stop, goes_on=goes_on)
 
         self.made.append(Route(path, endpoint, methods=["POST"]))
 

@@ -41,6 +41,7 @@ from swap.ports import Card, Fault, Runtime
 from swap.process import ChildProcess
 from swap.readiness import Readiness
 from swap.simulated import SimulatedCard
+from swap.state import moving
 
 if TYPE_CHECKING:
     from swap.dockerd import Docker
@@ -136,12 +137,13 @@ def build(settings: Settings, stop: asyncio.Event) -> Daemon:
     ledger = FileLedger(settings.state / "ledger.jsonl")
     gate = SlotGate(max_waiting=settings.limits.max_waiting, max_waiting_bytes=settings.limits.max_waiting_bytes)
     readiness = Readiness()
+    hasher = Hasher(settings.state / "hashes.json")
     checker = Checker(
         engines=settings.engines,
         runtimes=runtimes,
         card=card,
         ledger=ledger,
-        hasher=Hasher(settings.state / "hashes.json"),
+        hasher=hasher,
         headroom=settings.card.headroom,
         baseline=settings.card.baseline,
         strict=settings.card.on_change == "refuse",
@@ -162,9 +164,18 @@ def build(settings: Settings, stop: asyncio.Event) -> Daemon:
         baseline=settings.card.baseline,
     )
     controller = Controller(settings.engines, hands, ledger, gate)
+    hasher.pause = lambda: clients_wait(controller, gate)
     evidence = EvidenceDesk(settings, controller, checker, ledger, card, gate, readiness)
     desk = Desk(settings, controller, checker, ledger, card, gate, evidence, docker)
     return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, stop)
+
+
+def clients_wait(controller: Controller, gate: SlotGate) -> bool:
+    """For a card that is on its way: what isn't needed for that reads no files meanwhile.
+
+    In the dark, between two tries, it may: whoever wants to mend it needs a plan.
+    """
+    return gate.waits_for_the_card and moving(controller.state)
 
 
 def _runtimes(settings: Settings) -> tuple[dict[str, Runtime], Docker | None]:

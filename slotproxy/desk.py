@@ -24,6 +24,7 @@ from swap.hands import Wish
 from swap.ledger import FileLedger
 from swap.moves import Rest
 from swap.ports import Card, Fault, Foreign, Sight
+from swap.reading import Reading, Say, nobody
 from swap.state import Refusing, gate, phase
 
 if TYPE_CHECKING:
@@ -145,18 +146,21 @@ class Desk:
 
     # ------------------------------------------------------------------------------------------ pairs
 
-    async def plan(self, engine: str, pair: str | None, *, trial: bool) -> Json:
+    async def plan(
+        self, engine: str, pair: str | None, *, trial: bool, rehash: bool = False, say: Say = nobody
+    ) -> Json:
         _, chosen = named(self.settings, engine, pair)
-        verdict = await self.checker.judge(engine, chosen.name, trial=trial)
+        how = Reading(say, anew=rehash, aside=True)
+        verdict = await self.checker.judge(engine, chosen.name, trial=trial, how=how)
         moved = await source.look(chosen, verdict.declared)  # here only: a swap doesn't wait for git
         return _plan(replace(verdict, warnings=(*verdict.warnings, *map(str, moved))))
 
     # ------------------------------------------------------------------------------------------ what changes things
 
-    async def stage(self, engine: str, pair: str | None) -> Json:
+    async def stage(self, engine: str, pair: str | None, say: Say = nobody) -> Json:
         """Make the stopped container what the pair declares; no VRAM is taken, and nothing that can't run is staged."""
         chosen, declared = named(self.settings, engine, pair)
-        verdict = await self.checker.judge(chosen.name, declared.name, trial=True)
+        verdict = await self.checker.judge(chosen.name, declared.name, trial=True, how=Reading(say, aside=True))
         if verdict.refusals:
             first = verdict.refusals[0]
             raise Refusal("; ".join(refusal.what for refusal in verdict.refusals), first.mend, 3)
@@ -180,12 +184,13 @@ class Desk:
         stage: bool = True,
         drain: float | None = None,
         tokens: int | None = None,
+        rehash: bool = False,
     ) -> AsyncGenerator[Json, None]:
         """Each phase as it passes, a tick each second, and how it ended. Nobody who stops reading stops the swap."""
         chosen, target = named(self.settings, engine, pair)
         if tokens is not None and not trial:
             raise Refusal("`tokens` is a trial's", "order it with --trial, or without --tokens", 2)
-        wish = Wish(stage=stage, drain=drain, tokens=tokens)
+        wish = Wish(stage=stage, drain=drain, tokens=tokens, rehash=rehash)
         ticket = self.controller.order(chosen.name, target.name, trial=trial, cut=cut, wish=wish)
         while True:
             try:

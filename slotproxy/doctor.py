@@ -28,6 +28,7 @@ from swap.compose import compose_version
 from swap.findings import come_back
 from swap.policy import relaxed
 from swap.ports import Fault
+from swap.reading import Reading
 
 LOOKING = 60.0  # seconds that a check may take
 JUDGING = 300.0  # seconds that one pair may take: its files may have to be hashed
@@ -172,7 +173,7 @@ class Doctor:
     async def _pair(self, engine: Engine, pair: Pair) -> Check:
         """What isn't deployed is no fallback of anybody's: it needs no evidence yet, and what it lacks can wait."""
         deployed = pair.name == engine.deployed
-        verdict = await self.desk.checker.judge(engine.name, pair.name, trial=not deployed)
+        verdict = await self.desk.checker.judge(engine.name, pair.name, trial=not deployed, how=Reading(aside=True))
         weight = Weight.PROBLEM if deployed else Weight.WARNING
         for refusal in verdict.refusals:
             yield Finding(pair.label, refusal.what, refusal.mend, weight)

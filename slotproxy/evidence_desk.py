@@ -23,6 +23,7 @@ from swap.ledger import FileLedger, key
 from swap.moves import Unit
 from swap.ports import Card, Evidence, Fault, Outcome, Subject
 from swap.readiness import Answered, Readiness
+from swap.reading import Reading, Say, nobody
 from swap.warming import Peak
 
 PROBE = SlotSettings(name="(probe)", priority=1_000_000, max_hold=120.0)
@@ -51,7 +52,7 @@ class EvidenceDesk:
         return {"pairs": rows, "problems": self.ledger.problems()}
 
     async def _pair(self, engine: Engine, pair: Pair) -> Json:
-        verdict = await self.checker.judge(engine.name, pair.name, trial=True)
+        verdict = await self.checker.judge(engine.name, pair.name, trial=True, how=Reading(aside=True))
         served = verdict.verified
         failed = verdict.standing.failure if verdict.standing else None
         state = verdict.state.value
@@ -75,7 +76,7 @@ class EvidenceDesk:
         runtime = self.controller.hands.runtimes[engine.name]
         return await image_gone(runtime, self.ledger.evidence(), pair.label)
 
-    async def adopt(self, engine: str) -> Json:
+    async def adopt(self, engine: str, *, rehash: bool = False, say: Say = nobody) -> Json:
         """Evidence from the engine that serves now: its files, its recipe, and a completion that it answers."""
         named(self.settings, engine, None)
         serving = self.controller.state.serving
@@ -87,7 +88,12 @@ class EvidenceDesk:
             mend = f"see `slotctl plan to-{engine}` for what differs, and correct the configuration"
             raise Refusal(f"what {engine} runs is none of its configured pairs", mend, 3)
         began, run = time.monotonic(), (known.id, known.started_at)
-        subject = await self.checker.subject_of(known.engine, known.recipe, known.pair)
+        how = Reading(say, anew=rehash, aside=True)
+        subject = await self.checker.subject_of(known.engine, known.recipe, known.pair, how)
+        if how.alarms:
+            raise Refusal(
+                "; ".join(how.alarms), "nobody knows which bytes the engine has read; nothing was recorded", 3
+            )
         await self._expect_read(known, known.pair, subject)
         peak = Peak(self.card)
         await peak.look()

@@ -315,6 +315,11 @@ class SlotGate:
             slots=slots,
         )
 
+    @property
+    def waits_for_the_card(self) -> bool:
+        """Somebody waits, and not only for a turn."""
+        return self._state() == "closed" and len(self._turns) > 0
+
     def _slot_views(self) -> dict[str, SlotView]:
         waiting = Counter(ticket.slot.name for ticket in self._turns)
         in_flight = Counter(place._slot for place in self._places if not place._settling)

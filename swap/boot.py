@@ -16,6 +16,7 @@ import structlog
 from swap.checks import Checker, Verdict
 from swap.moves import Found, Unit
 from swap.ports import Fault, Foreign, Journal, Runtime, Sight, Unreachable
+from swap.reading import Reading
 
 READ_LIMIT = 10.0  # seconds to read the journal
 RECOVERY_LIMIT = 120.0  # seconds to mend what an interrupted staging left of one engine
@@ -99,7 +100,7 @@ class Boot:
         refused: list[Verdict] = []
         for label in dict.fromkeys(filter(None, (served, self.default))):
             engine, _, pair = label.partition(":")
-            verdict = await self.checker.judge(engine, pair or None, trial=False)
+            verdict = await self.checker.judge(engine, pair or None, trial=False, how=Reading(self.say))
             if verdict.allowed:
                 return await self.expect(verdict), ""
             refused.append(verdict)

@@ -32,6 +32,7 @@ from swap.ports import (
     Status,
     Subject,
 )
+from swap.reading import Reading
 from swap.standing import PairState, Standing, standing
 
 
@@ -97,23 +98,30 @@ class Checker:
         self._card, self._ledger, self._hasher = card, ledger, hasher
         self._headroom, self._baseline, self._strict = headroom, baseline, strict
 
-    async def judge(self, engine: str, pair: str | None, *, trial: bool, may_stage: bool = True) -> Verdict:
-        """The verdict on a swap to this pair (None: the deployed one). What an operator can mend is never raised."""
+    async def judge(
+        self, engine: str, pair: str | None, *, trial: bool, may_stage: bool = True, how: Reading | None = None
+    ) -> Verdict:
+        """The verdict on a swap to this pair (None: the deployed one). What an operator can mend is never raised.
+
+        `how` its files are read; what that raises an alarm about is a warning here, too.
+        """
         chosen = self._engines.get(engine)
         if chosen is None:
             return _unknown(engine, pair or "", f"there is no engine {engine!r}", self._engines)
         name = chosen.deployed if pair is None else pair
         if name not in chosen.pairs:
             return _unknown(engine, name, f"{engine} has no pair {name!r}", chosen.pairs)
-        return await self._judge(chosen, chosen.pairs[name], trial=trial, may_stage=may_stage)
+        return await self._judge(chosen, chosen.pairs[name], how or Reading(), trial=trial, may_stage=may_stage)
 
-    async def subject_of(self, engine: Engine, recipe: Recipe, pair: Pair | None) -> Subject:
+    async def subject_of(
+        self, engine: Engine, recipe: Recipe, pair: Pair | None, how: Reading | None = None
+    ) -> Subject:
         """What evidence about this recipe is about: each artifact and configuration file is hashed if it changed.
 
         Raises Fault naming the path.
         """
         paths = await off_loop(lambda: files_of(engine, recipe, pair))
-        files = [await self._hasher.digest(path) for path in paths]
+        files = [await self._hasher.digest(path, how) for path in paths]
         return Subject(
             engine=engine.name,
             image_id=recipe.image_id,
@@ -154,13 +162,13 @@ class Checker:
 
     # ------------------------------------------------------------------------------------------ one verdict
 
-    async def _judge(self, engine: Engine, pair: Pair, *, trial: bool, may_stage: bool) -> Verdict:
+    async def _judge(self, engine: Engine, pair: Pair, how: Reading, *, trial: bool, may_stage: bool) -> Verdict:
         found, runtime = Findings(), self._runtimes[engine.name]
         sight = await found.ask(runtime.look())
         declared = await found.ask(runtime.declared(pair))
         differs = differences(declared, sight.recipe) if declared and sight and sight.recipe else ()
         stage = sight is not None and _staging(engine, pair, sight, differs, may_stage=may_stage, found=found)
-        version, subject = await self._contents(engine, pair, declared, found)
+        version, subject = await self._contents(engine, pair, declared, how, found)
         await self._room(engine, found)
         _restart(engine, declared, None if stage or sight is None else sight.recipe, found)
         if sight is not None and (tag := moved_tag(sight)) is not None:
@@ -182,13 +190,15 @@ class Checker:
         )
 
     async def _contents(
-        self, engine: Engine, pair: Pair, declared: Recipe | None, found: Findings
+        self, engine: Engine, pair: Pair, declared: Recipe | None, how: Reading, found: Findings
     ) -> tuple[int | None, Subject | None]:
         """The artifact's version, and the subject; no subject where the image or files are refused already."""
         if declared is None:
             return None, None
         version, fits = await expect_contents(engine, pair, declared, self._ledger, found)
-        return version, await found.ask(self.subject_of(engine, declared, pair)) if fits else None
+        subject = await found.ask(self.subject_of(engine, declared, pair, how)) if fits else None
+        found.warnings += how.alarms
+        return version, subject
 
     async def _room(self, engine: Engine, found: Findings) -> None:
         memory = await found.ask(self._card.memory())

@@ -49,6 +49,7 @@ from swap.moves import (
     Warm,
 )
 from swap.ports import Fault, Gate, JournalEntry, Ledger, Sight
+from swap.reading import Reading
 from swap.state import Closed, Open, Refusing, State, gate, phase
 from swap.watch import Watch
 
@@ -338,7 +339,8 @@ class Controller:
             self._log.exception("can't tell whether it is verified", unit=unit.label)
 
     async def _find_evidence(self, known: Known) -> None:
-        subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
+        how = Reading(aside=True)
+        subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair, how)
         standing = await self.hands.checker.standing_of(subject, known.pair.label if known.pair else "")
         if known.subject is None:  # a check may have been quicker
             known.subject, known.standing = subject, standing

@@ -52,6 +52,7 @@ from swap.ports import (
     Unreachable,
 )
 from swap.readiness import Readiness
+from swap.reading import Reading
 from swap.room import lacking
 from swap.warming import POLL, Warmed, Warming, beyond
 
@@ -77,6 +78,7 @@ class Wish:
 
     stage: bool = True
     drain: float | None = None
+    rehash: bool = False  # are its files read again, whatever is remembered?
     tokens: int | None = None  # of a trial's completion; None: as configured
     unit: Unit | None = None  # what it means, once checked
 
@@ -182,13 +184,14 @@ class Hands:
     async def _check(self, effect: Check) -> Told:
         order = effect.order
         wish = self.wishes[order.id]
-        verdict = await self.checker.judge(order.engine, order.pair, trial=order.trial, may_stage=wish.stage)
+        how = Reading(self.say, anew=wish.rehash)
+        verdict = await self.checker.judge(order.engine, order.pair, trial=order.trial, may_stage=wish.stage, how=how)
         if verdict.allowed:
             wish.unit = await self.expect(verdict, stage=wish.stage)
             return Checked(effect.n, wish.unit)
         if (unit := self.serving()) is not None and await self._means(verdict, unit):
             return Checked(effect.n, unit)  # nothing is started: that it isn't verified is said, and changes nothing
-        return Failed(effect.n, verdict.why)
+        return Failed(effect.n, "; ".join([*how.alarms, verdict.why]))
 
     async def _means(self, verdict: Verdict, unit: Unit) -> bool:
         """Is this unit what the verdict is about?"""

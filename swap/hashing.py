@@ -2,6 +2,10 @@
 
 A state of a file is its `Identity`: device, inode, size, mtime and ctime. What was hashed is remembered by it in a
 small file on disk, so that 24 GB are read once and not before every swap. A damaged memory costs time, nothing else.
+
+While clients wait for a card that is being moved, only what is on the way to it is read: a swap's check, the look at
+start. A reading for a side question (a plan, the pairs) pauses meanwhile, unless somebody on that way wants the same
+file. There is one of those at a time, so that they hold one thread at most.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -22,14 +27,12 @@ import msgspec
 
 from swap.journal import replace_file
 from swap.ports import Fault, FileDigest
+from swap.reading import Reading
 
 CHUNK = 1024 * 1024
 TICK = 0.2  # seconds between two reports of progress
 STALL_LIMIT = 60.0  # seconds without a byte after which the disk is given up
 STAMP_GRAIN_NS = 50_000_000  # two writes within one clock tick of the kernel may leave the same times
-
-Progress = Callable[[int, int], None]
-"""Called on the event loop with (bytes read, bytes in all)."""
 
 
 class Identity(NamedTuple):
@@ -70,6 +73,13 @@ def _changing(path: Path) -> Fault:
     return Fault(f"{path} changed while it was read", "wait until it is written whole", passing=True)
 
 
+def _rotten(path: Path) -> str:
+    return (
+        f"{path}'s bytes changed though its times didn't: its disk, or somebody behind the file system's back, has "
+        "changed it; compare it with where it came from"
+    )
+
+
 def _stalled(path: Path) -> Fault:
     return Fault(f"{path} stalls: nothing came in {STALL_LIMIT:g} s", "look after its disk", passing=True)
 
@@ -98,33 +108,73 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Reading:
-    """A file being read in a thread: `done` bytes so far; `stop` asks the thread to end."""
+    """A file being read in a thread: `done` bytes so far; `stop` asks the thread to end, `go` unset to pause."""
 
     done: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.go.set()
+
+    def end(self) -> None:
+        self.stop.set()
+        self.go.set()
 
 
 class Hasher:
     """Digests of files. One for the whole daemon: callers who want the same file share one reading.
 
-    `bytes_read` is how much was read since the start.
+    `bytes_read` is how much was read since the start. `pause`: do clients wait for a card that is being moved?
     """
 
-    def __init__(self, cache_path: Path) -> None:
+    def __init__(self, cache_path: Path, pause: Callable[[], bool] = lambda: False) -> None:
         self._cache_path = cache_path
         self._known: dict[str, _Remembered] | None = None  # by device and inode; None: not loaded yet
         self._turns: dict[str, asyncio.Lock] = {}  # by device and inode: whoever comes second finds it remembered
+        self._now: dict[str, _Reading] = {}  # by device and inode
+        self._wanted: Counter[str] = Counter()  # by device and inode: how many ask who aren't put aside
+        self._aside = asyncio.Lock()
         self._saving = asyncio.Lock()
+        self.pause = pause
         self.bytes_read = 0
 
-    async def digest(self, path: Path, progress: Progress | None = None) -> FileDigest:
+    async def digest(self, path: Path, how: Reading | None = None) -> FileDigest:
         """The file's size and sha256. Raises Fault naming the path: missing, not a file, changing, stalled."""
-        before = await _state(path)
-        async with self._turns.setdefault(_place(before), asyncio.Lock()):
-            remembered = await self._recall(before)
-            if remembered is None or not remembered.sure:
-                remembered = await self._read(path, before, progress)
-        return FileDigest(str(path), before.size, remembered.sha256)
+        how = how or Reading()
+        state = await _state(path)
+        remembered = None if how.anew else await self._recall(state)
+        if remembered is None or not remembered.sure:
+            async with self._in_turn(path, state, how):
+                remembered = await self._read_or_recall(path, state, how)
+        return FileDigest(str(path), state.size, remembered.sha256)
+
+    @contextlib.asynccontextmanager
+    async def _in_turn(self, path: Path, state: Identity, how: Reading) -> AsyncIterator[None]:
+        """Nobody else reads this file, and nobody else is aside."""
+        place = _place(state)
+        self._wanted[place] += not how.aside
+        try:
+            async with self._aside if how.aside else contextlib.nullcontext():
+                turn = self._turns.setdefault(place, asyncio.Lock())
+                while not await _acquired(turn):
+                    how.progress(path, self._now[place].done if place in self._now else 0, state.size)
+                try:
+                    yield
+                finally:
+                    turn.release()
+        finally:
+            self._wanted[place] -= not how.aside
+
+    async def _read_or_recall(self, path: Path, state: Identity, how: Reading) -> _Remembered:
+        remembered = await self._recall(state)
+        sure = remembered is not None and remembered.sure
+        if remembered is not None and sure and not how.anew:
+            return remembered
+        found = await self._read(path, state, how)
+        if remembered is not None and sure and remembered.sha256 != found.sha256:
+            how.alarm(_rotten(path))
+        return found
 
     async def unchanged(self, digest: FileDigest) -> bool:
         """Whether the file is still in the very state that was hashed to this digest. Reads no content."""
@@ -155,34 +205,53 @@ class Hasher:
 
     # ------------------------------------------------------------------------------------------ reading
 
-    async def _read(self, path: Path, before: Identity, progress: Progress | None) -> _Remembered:
-        started = time.time_ns()
-        reading = _Reading()
+    async def _read(self, path: Path, before: Identity, how: Reading) -> _Remembered:
+        started, place = time.time_ns(), _place(before)
+        reading = self._now[place] = _Reading()
+        self._steer(place, reading, how)
         work = asyncio.get_running_loop().run_in_executor(None, _sha256, path, before, reading)
         work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks it after a stall
         try:
-            await self._watch(work, path, before.size, reading, progress)
+            await self._watch(work, path, before, reading, how)
             remembered = _Remembered(before, work.result(), started)
         finally:
-            reading.stop.set()
+            reading.end()
+            del self._now[place]
             self.bytes_read += reading.done
         await self._remember(remembered)
         return remembered
 
     async def _watch(
-        self, work: asyncio.Future[str], path: Path, size: int, reading: _Reading, progress: Progress | None
+        self, work: asyncio.Future[str], path: Path, before: Identity, reading: _Reading, how: Reading
     ) -> None:
-        """Wait for the thread, as long as bytes come."""
+        """Wait for the thread, as long as bytes come, or it has been told to pause."""
         loop = asyncio.get_running_loop()
         last, last_at = 0, loop.time()
         while not work.done():
             await asyncio.wait([work], timeout=TICK)
-            if reading.done != last:
+            if self._steer(_place(before), reading, how) or reading.done != last:
                 last, last_at = reading.done, loop.time()
             elif not work.done() and loop.time() - last_at > STALL_LIMIT:
                 raise _stalled(path)
-            if progress is not None:
-                progress(reading.done, size)
+            how.progress(path, reading.done, before.size)
+
+    def _steer(self, place: str, reading: _Reading, how: Reading) -> bool:
+        """Let the thread go on, or not just now; whether it pauses."""
+        if how.aside and not self._wanted[place] and self.pause():
+            reading.go.clear()
+            how.waits()
+            return True
+        reading.go.set()
+        return False
+
+
+async def _acquired(turn: asyncio.Lock) -> bool:
+    """False after a moment: time for a word."""
+    try:
+        async with asyncio.timeout(TICK):
+            return await turn.acquire()
+    except TimeoutError:
+        return False
 
 
 def _place(state: Identity) -> str:
@@ -196,10 +265,11 @@ def _sha256(path: Path, before: Identity, reading: _Reading) -> str:
         with os.fdopen(fd, "rb", buffering=0) as file:
             if _identity_of(path, os.fstat(fd)) != before:
                 raise _changing(path)
-            digest = hashlib.sha256()
-            while not reading.stop.is_set() and (chunk := file.read(CHUNK)):
-                digest.update(chunk)
-                reading.done += len(chunk)
+            digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK))
+            while not reading.stop.is_set() and (size := file.readinto(buffer)):
+                digest.update(buffer[:size])
+                reading.done += size
+                reading.go.wait()
             if identity(path) != before:
                 raise _changing(path)
     except OSError as error:

@@ -93,6 +93,11 @@ def gate(state: State) -> Open | Closed | Refusing:
     return Closed(state.dark)
 
 
+def moving(state: State) -> bool:
+    """The card is on its way to somebody, or that is being decided."""
+    return state.doing is not None and not isinstance(state.doing, Rest)
+
+
 def phase(state: State) -> str:
     """One word for people: what is being done."""
     match state.doing:

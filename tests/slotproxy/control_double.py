@@ -28,8 +28,8 @@ ARTIFACT = {"path": "/srv/models/v3.ninfer", "size": 22 * GiB, "sha256": "55" * 
 
 class Daemon:
     """`fault`: `restored` (a swap fails, code 4), `dark` (5), `slow` (a swap waits in its drain until it is aborted),
-    `silent` (a swap stops ticking), `gpu` (no NVML), `ill` (the doctor finds a problem), `well` (it finds nothing),
-    `mute` (answers nothing that is slotproxy's).
+    `silent` (a swap stops ticking), `late` (a plan is refused when it has taken a while), `gpu` (no NVML), `ill` (the
+    doctor finds a problem), `well` (it finds nothing), `mute` (answers nothing that is slotproxy's).
     """
 
     def __init__(self, fault: str = "", plan_takes: float = 0.0) -> None:
@@ -42,6 +42,7 @@ class Daemon:
         self.hold: float | None = None
         self.held = False
         self.orders: list[dict[str, Any]] = []
+        self.plans: list[dict[str, Any]] = []
         self.aborted = asyncio.Event()
 
     def app(self) -> Starlette:
@@ -91,13 +92,26 @@ class Daemon:
         )
 
     async def plan(self, request: Request) -> Response:
-        order = await request.json()
-        await asyncio.sleep(self.plan_takes)
+        return _stream(self._plan(await request.json()))
+
+    async def _plan(self, order: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        self.plans.append(order)
+        left = self.plan_takes
+        while left > 0:
+            yield {"tick": True}
+            await asyncio.sleep(TICK)
+            left -= TICK
+        if self.plan_takes:
+            yield {"phase": "checking", "text": "hashing /srv/models/v3.ninfer: 1.0 of 22.0 GiB", "elapsed": 2.0}
+        if self.fault == "late":
+            yield {"done": True, "code": 3, "text": "the disk stalls", "mend": "look after it"}
+            return
         label = f"{order['engine']}:{order['pair'] or 'v2'}"
         allowed = label in self.verified or order["trial"]
         field = {"field": "image", "declared": "ninfer:v3", "created": "ninfer:local", "pair": True}
-        return JSONResponse(
+        yield (
             {
+                "done": True,
                 "label": label,
                 "allowed": allowed,
                 "refusals": [] if allowed else [{"what": f"{label} never ran on this card", "mend": "use --trial"}],
@@ -149,7 +163,7 @@ class Daemon:
 
     async def stage(self, request: Request) -> Response:
         differences = [{"field": "image", "declared": "b", "created": "a", "pair": True}]
-        return JSONResponse({"code": 0, "text": "ninfer:v2 is staged", "id": "c0ffee", "differences": differences})
+        return _one({"code": 0, "text": "ninfer:v2 is staged", "id": "c0ffee", "differences": differences})
 
     async def pairs(self, request: Request) -> Response:
         seen = {
@@ -168,7 +182,7 @@ class Daemon:
         engine = (await request.json())["engine"]
         if engine not in self.pair:
             return _refusal(f"{engine} isn't serving", f"slotctl swap to-{engine} --trial")
-        return JSONResponse({"code": 0, "text": f"{self.pair} is verified"})
+        return _one({"code": 0, "text": f"{self.pair} is verified"})
 
     async def gpu(self, request: Request) -> Response:
         if self.fault == "gpu":
@@ -201,6 +215,15 @@ class Daemon:
 
 def _refusal(what: str, mend: str) -> Response:
     return JSONResponse({"error": what, "mend": mend, "code": 3}, status_code=409)
+
+
+def _one(answer: dict[str, Any]) -> Response:
+    """A stream of one line."""
+
+    async def lines() -> AsyncIterator[dict[str, Any]]:
+        yield {"done": True, **answer}
+
+    return _stream(lines())
 
 
 def _stream(lines: AsyncIterator[dict[str, Any]]) -> Response:

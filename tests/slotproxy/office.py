@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from slotproxy.config import CardSettings, Settings, SlotSettings
+from slotproxy.daemon import clients_wait
 from slotproxy.desk import Desk, Json
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.gate import Place, SlotGate
@@ -27,6 +28,7 @@ class Office(World):
         self.slots = SlotGate(max_waiting=100, max_waiting_bytes=1000)
         self.gate, self.ledger = self.slots, evidence  # type: ignore[assignment]  # here they are the real ones
         super().rebuild()
+        self.checker._hasher.pause = lambda: clients_wait(self.controller, self.slots)
         self.hands.in_flight = lambda: self.slots.view().in_flight
         settings = Settings(
             path=self.folder / "slotproxy.yml",
@@ -66,6 +68,8 @@ class Office(World):
         assert isinstance(place, Place), place
         return place
 
-    async def swapped(self, engine: str, pair: str | None = None, *, trial: bool = False) -> list[Json]:
+    async def swapped(
+        self, engine: str, pair: str | None = None, *, trial: bool = False, rehash: bool = False
+    ) -> list[Json]:
         """All that a swap tells, ticks left out."""
-        return [item async for item in self.desk.swap(engine, pair, trial=trial) if "tick" not in item]
+        return [item async for item in self.desk.swap(engine, pair, trial=trial, rehash=rehash) if "tick" not in item]

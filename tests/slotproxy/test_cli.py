@@ -165,10 +165,12 @@ def test_a_swap_that_fails_exits_with_what_is_true_now(
 
 
 def test_every_swap_option_reaches_the_daemon(daemon: Daemon, socket: Path) -> None:
-    slotctl(socket, "swap", "ninfer:v3", "--trial", "--cut", "--no-stage", "--drain", "10m", "--tokens", "256")
+    slotctl(
+        socket, "swap", "ninfer:v3", "--trial", "--cut", "--no-stage", "--drain", "10m", "--tokens", "256", "--rehash"
+    )
     slotctl(socket, "swap", "to-ninfer")
-    all_of_them = {"trial": True, "cut": True, "stage": False, "drain": 600.0, "tokens": 256}
-    none = {"trial": False, "cut": False, "stage": True, "drain": None, "tokens": None}
+    all_of_them = {"trial": True, "cut": True, "stage": False, "drain": 600.0, "tokens": 256, "rehash": True}
+    none = {"trial": False, "cut": False, "stage": True, "drain": None, "tokens": None, "rehash": False}
     assert daemon.orders == [
         {"engine": "ninfer", "pair": "v3", **all_of_them},
         {"engine": "ninfer", "pair": None, **none},
@@ -398,13 +400,25 @@ def test_a_proxy_of_the_users_is_not_asked(daemon: Daemon, socket: Path, monkeyp
     assert slotctl(socket, "status") == 0
 
 
-def test_a_plan_that_hashes_for_long_is_waited_for_while_the_daemon_lives(
-    socket: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_plan_that_hashes_for_long_shows_how_far_it_is_while_the_daemon_lives(
+    socket: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(control_client, "SILENCE", 1.5)
-    monkeypatch.setattr(control_client, "PULSE", 0.2)
-    with serving(socket, Daemon(plan_takes=3.0)):
-        assert slotctl(socket, "plan", "to-ninfer") == 0
+    with serving(socket, Daemon(plan_takes=3.0)) as daemon:
+        assert slotctl(socket, "plan", "to-ninfer", "--rehash", "--json") == 0
+        assert [plan["rehash"] for plan in daemon.plans] == [True]
+    out, err = capsys.readouterr()
+    assert json.loads(out).keys() >= {"label", "allowed"}
+    assert "done" not in json.loads(out)
+    assert "checking   hashing /srv/models/v3.ninfer: 1.0 of 22.0 GiB\n" in err
+
+
+@pytest.mark.parametrize("faulty", ["late"], indirect=True)
+def test_a_plan_that_is_refused_after_a_while_exits_with_its_code(
+    faulty: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "plan", "to-ninfer") == 3
+    assert capsys.readouterr().err == "slotctl: the disk stalls; look after it\n"
 
 
 def test_ctrl_c_only_detaches_and_the_swap_goes_on(socket: Path) -> None:

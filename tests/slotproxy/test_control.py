@@ -164,5 +164,6 @@ async def _ended(control: Control, path: str, body: dict[str, Any]) -> Exception
 
 async def _refused(control: Control, path: str, body: dict[str, Any]) -> Refused:
     with pytest.raises(Refused) as refused:
-        await control.ask("POST", path, body)
+        async for _ in control.follow(path, body):
+            pass
     return refused.value

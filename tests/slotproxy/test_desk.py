@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -16,6 +17,7 @@ from engines.ninfer.sample import write_artifact
 from engines.spec import GiB, Source
 from slotproxy.refusal import Refusal
 from swap.contents import VERSION
+from swap.moves import Rest
 from swap.ports import CardUnknown, Outcome, Unreachable
 from swap.state import phase
 from tests.slotproxy.office import Office
@@ -293,6 +295,56 @@ async def test_what_runs_is_not_staged(office: Office) -> None:
         assert refusal.value.code == 3
 
 
+async def test_a_plan_reads_no_file_while_clients_wait_for_the_card_that_is_moved(office: Office) -> None:
+    said: list[str] = []
+    async with office.serving(), asyncio.TaskGroup() as tasks:
+        office.readiness.never.add("ninfer:local")
+        swap = tasks.create_task(office.swapped("ninfer"))
+        await until(lambda: phase(office.controller.state) == "warming")
+        client = tasks.create_task(office.request())
+        await until(lambda: office.slots.view().waiting == 1)
+        plan = tasks.create_task(office.desk.plan("ninfer", "v3", trial=True, rehash=True, say=said.append))
+        await until(lambda: "waiting: clients wait for the card" in said)
+        office.readiness.never.clear()
+        assert (await swap)[-1]["code"] == 0
+        (await client).leave()
+        assert (await plan)["allowed"]
+
+
+async def test_a_plan_in_the_dark_is_made_though_clients_wait(office: Office) -> None:
+    office.strata.fail("look", Unreachable("Docker is gone", "start it"), times=1000)
+    async with office.running(verified=("ninfer:v2",)), asyncio.TaskGroup() as tasks:
+        client = tasks.create_task(office.request())
+        await until(lambda: office.slots.view().waiting == 1)
+        await until(lambda: isinstance(office.controller.state.doing, Rest))
+        assert (await office.desk.plan("ninfer", None, trial=False, rehash=True))["judged"]
+        client.cancel()
+
+
+@pytest.mark.parametrize("order", ["plan", "swap", "adopt"])
+async def test_bytes_that_rotted_are_found_when_they_are_read_again_and_take_verified_away(
+    office: Office, order: str
+) -> None:
+    async with office.serving("ninfer:v2"):
+        await asyncio.sleep(0.1)  # the files are at rest by now
+        plan = await office.desk.plan("ninfer", None, trial=False)
+        assert plan["allowed"]
+        honest = plan["would_run"]["artifacts"][0]["sha256"]
+        hasher = office.checker._hasher
+        assert hasher._known is not None
+        for place, known in tuple(hasher._known.items()):  # the memory is wrong in place of the disk
+            if known.sha256 == honest:
+                hasher._known[place] = msgspec.structs.replace(known, sha256="00" * 32)
+        if order == "plan":
+            plan = await office.desk.plan("ninfer", None, trial=True, rehash=True)
+            said = plan["warnings"][0]
+        elif order == "swap":
+            said = " ".join(item.get("text", "") for item in await office.swapped("ninfer", rehash=True))
+        else:
+            said = await _refused(office, "ninfer", rehash=True)
+        assert "'s bytes changed though its times didn't" in said
+
+
 # ------------------------------------------------------------------------------------------------- swap and abort
 
 
@@ -363,9 +415,9 @@ async def test_a_hold_that_ends_too_early_is_no_success(office: Office) -> None:
 # ------------------------------------------------------------------------------------------------- adopting what ran
 
 
-async def _refused(office: Office, engine: str) -> str:
+async def _refused(office: Office, engine: str, *, rehash: bool = False) -> str:
     with pytest.raises(Refusal) as refusal:
-        await office.desk.evidence.adopt(engine)
+        await office.desk.evidence.adopt(engine, rehash=rehash)
     assert refusal.value.code == 3
     assert refusal.value.mend
     return refusal.value.what

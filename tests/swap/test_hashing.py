@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from swap import hashing
+from engines.spec import GiB
+from swap import hashing, reading
 from swap.hashing import Hasher, identity
 from swap.ports import Fault, FileDigest
+from swap.reading import Reading
+from tests.swap.world import until
 
 LIMIT = 30.0  # seconds that anything here may take on a busy machine
 CONTENT = bytes(range(256)) * 20_000  # five chunks
@@ -23,6 +28,11 @@ def at_rest(path: Path, content: bytes = CONTENT) -> Path:
     path.write_bytes(content)
     time.sleep(0.1)
     return path
+
+
+def forge(cache: Path, honest: str, other: str) -> None:
+    """It remembers another digest."""
+    cache.write_text(cache.read_text().replace(honest, other))
 
 
 def mode(path: Path) -> int:
@@ -180,10 +190,141 @@ async def test_the_loop_runs_on_and_progress_is_told(
     path = at_rest(tmp_path / "a")
     monkeypatch.setattr(hashing, "CHUNK", 4096)
     monkeypatch.setattr(hashing, "TICK", 0.001)
-    seen: list[tuple[int, int]] = []
-    await hasher.digest(path, lambda done, total: seen.append((done, total)))
+    monkeypatch.setattr(reading, "FIRST", 0.0)
+    monkeypatch.setattr(reading, "EVERY", 0.0)
+    monkeypatch.setattr(reading, "GiB", 1000 * 1000)
+    seen: list[str] = []
+    await hasher.digest(path, Reading(seen.append))
     assert seen == sorted(seen)
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert seen[-1] == f"hashing {path}: 5.1 of 5.1 GiB"
+
+
+async def test_words_of_progress_are_few_and_a_short_reading_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("swap.reading.time.monotonic", lambda: clock[0])
+    said: list[str] = []
+    how = Reading(said.append)
+    for tenth in range(100):
+        clock[0] = tenth / 10
+        how.progress(Path("/srv/a"), tenth * GiB // 10, 10 * GiB)
+    assert said == [f"hashing /srv/a: {second}.0 of 10.0 GiB" for second in (1, 3, 5, 7, 9)]
+
+
+# ------------------------------------------------------------------------------------------------- read again
+
+
+async def test_what_is_remembered_is_read_again_when_that_is_wanted(hasher: Hasher, tmp_path: Path) -> None:
+    path = at_rest(tmp_path / "a")
+    first = await hasher.digest(path)
+    how = Reading(anew=True)
+    assert await hasher.digest(path, how) == first
+    assert hasher.bytes_read == 2 * len(CONTENT)
+    assert how.alarms == []
+
+
+async def test_bytes_that_changed_though_their_times_didnt_raise_an_alarm_and_count(
+    cache: Path, tmp_path: Path
+) -> None:
+    """As on a disk that rots: the memory is wrong in place of the disk."""
+    path = at_rest(tmp_path / "a")
+    await Hasher(cache).digest(path)
+    honest = hashlib.sha256(CONTENT).hexdigest()
+    forge(cache, honest, "00" * 32)
+    hasher = Hasher(cache)
+    believed = await hasher.digest(path)
+    assert believed.sha256 == "00" * 32
+    said: list[str] = []
+    how = Reading(said.append, anew=True)
+    with capture_logs() as logs:
+        assert (await hasher.digest(path, how)).sha256 == honest
+    (alarm,) = how.alarms
+    assert alarm.startswith(f"{path}'s bytes changed though its times didn't")
+    assert said[-1] == alarm
+    assert [log["log_level"] for log in logs] == ["error"]
+    assert not await hasher.unchanged(believed)
+    assert (await hasher.digest(path)).sha256 == honest
+
+
+# ------------------------------------------------------------------------------------------------- who goes first
+
+
+async def test_while_clients_wait_a_side_question_pauses_and_what_is_on_the_way_goes_on(
+    hasher: Hasher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "CHUNK", 4096)
+    monkeypatch.setattr(hashing, "TICK", 0.01)
+    aside, needed = at_rest(tmp_path / "aside"), at_rest(tmp_path / "needed")
+    waiting = [True]
+    hasher.pause = lambda: waiting[0]
+    said: list[str] = []
+    async with asyncio.TaskGroup() as tasks:
+        question = tasks.create_task(hasher.digest(aside, Reading(said.append, aside=True)))
+        await until(lambda: "waiting: clients wait for the card" in said)
+        assert (await hasher.digest(needed)).size == len(CONTENT)
+        await asyncio.sleep(0.1)
+        assert not question.done()
+        assert hasher._now[next(iter(hasher._now))].done < len(CONTENT)
+        waiting[0] = False
+    assert question.result().sha256 == hashlib.sha256(CONTENT).hexdigest()
+
+
+async def test_a_pause_ends_where_the_same_file_is_needed_on_the_way(
+    hasher: Hasher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "CHUNK", 4096)
+    monkeypatch.setattr(hashing, "TICK", 0.01)
+    path, other = at_rest(tmp_path / "a"), at_rest(tmp_path / "b")
+    hasher.pause = lambda: True
+    said: list[str] = []
+    async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as tasks:
+        question = tasks.create_task(hasher.digest(path, Reading(said.append, aside=True)))
+        await until(lambda: said)
+        behind = tasks.create_task(hasher.digest(other, Reading(aside=True)))
+        await asyncio.sleep(0.05)
+        assert (await hasher.digest(other)).size == len(CONTENT)  # who waits behind holds nothing
+        assert await hasher.digest(path) == await question
+        assert (await behind).path == str(other)  # it is remembered now
+    assert hasher.bytes_read == 2 * len(CONTENT)
+
+
+async def test_who_gives_up_while_it_pauses_leaves_no_thread_behind(
+    hasher: Hasher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "CHUNK", 4096)
+    path = at_rest(tmp_path / "a")
+    hasher.pause = lambda: True
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await hasher.digest(path, Reading(aside=True))
+    async with asyncio.timeout(LIMIT):
+        assert (await hasher.digest(path)).size == len(CONTENT)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+async def test_who_waits_for_anothers_reading_hears_how_far_it_is(
+    hasher: Hasher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "TICK", 0.01)
+    monkeypatch.setattr(reading, "FIRST", 0.0)
+    monkeypatch.setattr(reading, "EVERY", 0.0)
+    path = at_rest(tmp_path / "a")
+    let_go = threading.Event()
+    real = hashing._sha256
+
+    def slow(path: Path, before: hashing.Identity, reading: hashing._Reading) -> str:
+        let_go.wait(LIMIT)
+        return real(path, before, reading)
+
+    monkeypatch.setattr(hashing, "_sha256", slow)
+    said: list[str] = []
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(hasher.digest(path))
+        await asyncio.sleep(0.05)
+        tasks.create_task(hasher.digest(path, Reading(said.append)))
+        await until(lambda: said)
+        let_go.set()
+    assert said[0].startswith(f"hashing {path}: ")
+    assert hasher.bytes_read == len(CONTENT)
 
 
 async def test_a_disk_that_stalls_is_a_fault_and_the_next_file_is_still_hashed(

@@ -114,7 +114,8 @@ def plan(house: House, target: str, *, trial: bool = False) -> Json:
     engine, _, pair = target.partition(":")
     with control(house) as desk:
         order = {"engine": engine, "pair": pair or None, "trial": trial}
-        return dict(desk.post("/plan", json=order).raise_for_status().json())
+        lines = desk.post("/plan", json=order).raise_for_status().text.splitlines()
+    return dict(json.loads(lines[-1]))
 
 
 def fields(plan: Json) -> dict[str, tuple[str, str]]:
