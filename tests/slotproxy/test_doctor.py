@@ -302,6 +302,13 @@ async def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(office: Off
     assert "the check itself failed: RuntimeError('broken on purpose')" in found[0]["what"]
 
 
+async def test_an_engine_that_is_called_like_a_check_takes_none_away(office: Office) -> None:
+    ledger(office)
+    office.engines["ledger"] = replace(office.engines.pop("ninfer"), name="ledger")
+    office.runtimes["ledger"] = office.runtimes.pop("ninfer")
+    assert "line 3 was edited" in [one["what"] for one in (await examined(office))["findings"]]
+
+
 async def test_a_check_that_does_not_end_is_a_finding_and_the_others_go_on(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
