@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from slotproxy import config, render
+from slotproxy import config, render, render_plan
 from slotproxy.cli_args import DETACHED, parse_args
 from slotproxy.cli_doctor import doctor
 from slotproxy.cli_follow import follow, watch
@@ -82,7 +82,7 @@ async def plan(control: Control, args: argparse.Namespace) -> int:
     del answer["done"]
     if "code" in answer:  # refused after a while
         return told(args, answer)
-    show(args, answer, render.plan)
+    show(args, answer, render_plan.plan)
     return 0 if answer.get("allowed") else 3
 
 

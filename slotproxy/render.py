@@ -23,31 +23,15 @@ def phase(line: Answer) -> str:
 
 def status(answer: Answer) -> list[str]:
     lines = [
-        _labelled("serving", _serving(answer)),
-        _labelled("gate", _gate(answer.get("gate") or {})),
+        labelled("serving", _serving(answer)),
+        labelled("gate", _gate(answer.get("gate") or {})),
         *_hold(answer.get("hold")),
         *_swap(answer.get("swap")),
         *_dark(answer.get("dark")),
-        _labelled("card", _card(answer.get("card") or {})),
+        labelled("card", _card(answer.get("card") or {})),
         *_engines(answer.get("engines") or {}),
     ]
-    return [*lines, *_warnings(answer)]
-
-
-def plan(answer: Answer) -> list[str]:
-    lines = [_labelled("plan", f"{answer.get('label')}, {_verified(answer)}")]
-    if answer.get("differences"):
-        lines += _differences(answer["differences"])
-    elif answer.get("would_run") and answer.get("container") not in (None, "absent"):
-        lines.append(_labelled("created", "as the pair declares"))
-    if answer.get("would_run"):
-        lines += _would_run(answer["would_run"])
-    if answer.get("stage"):
-        lines.append(_labelled("stage", "made as declared first (--no-stage refuses instead)"))
-    lines += _warnings(answer)
-    for refusal in answer.get("refusals") or ():
-        lines += refused(str(refusal.get("what")), str(refusal.get("mend") or ""))
-    return [*lines, _labelled("verdict", "allowed" if answer.get("allowed") else "refused, nothing would be changed")]
+    return [*lines, *warnings(answer)]
 
 
 def words(answer: Answer) -> list[str]:
@@ -63,8 +47,8 @@ def staged(answer: Answer) -> list[str]:
 
 def gpu(answer: Answer) -> list[str]:
     lines = [
-        _labelled("card", f"{answer.get('name')}  {answer.get('uuid')}  driver {answer.get('driver')}"),
-        _labelled("memory", _memory(answer)),
+        labelled("card", f"{answer.get('name')}  {answer.get('uuid')}  driver {answer.get('driver')}"),
+        labelled("memory", _memory(answer)),
     ]
     rows: list[list[object]] = [["pid", "memory", "name", "container"]]
     for process in answer.get("processes") or ():
@@ -77,7 +61,7 @@ def gpu(answer: Answer) -> list[str]:
                 process.get("container"),
             ]
         )
-    return lines + (table(rows) if len(rows) > 1 else [_labelled("processes", "none that the driver names")])
+    return lines + (table(rows) if len(rows) > 1 else [labelled("processes", "none that the driver names")])
 
 
 def refused(what: str, mend: str) -> list[str]:
@@ -87,12 +71,12 @@ def refused(what: str, mend: str) -> list[str]:
 
 def found(label: str, what: str, mend: str = "") -> list[str]:
     """One thing that was found, and what would mend it."""
-    return [_labelled(label, what), *([_labelled("", f"mend: {mend}")] if mend else [])]
+    return [labelled(label, what), *([labelled("", f"mend: {mend}")] if mend else [])]
 
 
-def table(rows: Sequence[Sequence[object]]) -> list[str]:
+def table(rows: Sequence[Sequence[object]], widest: int = WIDEST) -> list[str]:
     """Columns as wide as their cells; the first row is the head. Nothing is cut off: long cells go on below."""
-    wrapped = [[textwrap.wrap(text(cell), WIDEST) or [""] for cell in row] for row in rows]
+    wrapped = [[textwrap.wrap(text(cell), widest) or [""] for cell in row] for row in rows]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*wrapped, strict=True)]
     return ["  ".join(part).rstrip() for row in wrapped for part in _padded(row, widths)]
 
@@ -123,7 +107,8 @@ def _padded(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[lis
         yield [*padded[:-1], line[-1]]
 
 
-def _labelled(label: str, words: str) -> str:
+def labelled(label: str, words: str) -> str:
+    """A line of the form that all answers have: what it is about, and what is said of it."""
     return f"{label:<{_LABEL}}{clean(words)}"
 
 
@@ -159,7 +144,7 @@ def _hold(hold: Answer | None) -> list[str]:
         return []
     left = hold.get("left")
     until = "until slotctl release" if left is None else f"{format_duration(left)} left, or slotctl release"
-    return [_labelled("hold", f"set: requests wait, {until}")]
+    return [labelled("hold", f"set: requests wait, {until}")]
 
 
 def _swap(swap: Answer | None) -> list[str]:
@@ -168,7 +153,7 @@ def _swap(swap: Answer | None) -> list[str]:
     trial = ", a trial" if swap.get("trial") else ""
     since = format_duration(swap.get("elapsed") or 0)
     failed = f"failed ({swap['failure']}); what served is put back: " if swap.get("failure") else ""
-    return [_labelled("swap", f"to {swap.get('target')}{trial}: {failed}{swap.get('phase')}, {since}")]
+    return [labelled("swap", f"to {swap.get('target')}{trial}: {failed}{swap.get('phase')}, {since}")]
 
 
 def _dark(dark: Answer | None) -> list[str]:
@@ -177,7 +162,7 @@ def _dark(dark: Answer | None) -> list[str]:
     again = dark.get("retry_in")
     hope = "it needs a person" if not dark.get("passing") else "it is tried again"
     when = f" in {format_duration(again)}" if dark.get("passing") and again is not None else ""
-    return [_labelled("dark", f"{dark.get('reason')}; {hope}{when}")]
+    return [labelled("dark", f"{dark.get('reason')}; {hope}{when}")]
 
 
 def _card(card: Answer) -> str:
@@ -197,19 +182,13 @@ def _engines(engines: Mapping[str, Answer]) -> list[str]:
     for name, seen in engines.items():
         values = [seen.get("status"), seen.get("pair"), moment(seen.get("started_at")), seen.get("url")]
         rows.append([name, *map(text, values), text(seen.get("id")).removeprefix("sha256:")[:12]])
-    troubles = [_labelled(name, str(seen["error"])) for name, seen in engines.items() if seen.get("error")]
+    troubles = [labelled(name, str(seen["error"])) for name, seen in engines.items() if seen.get("error")]
     return [*table(rows), *troubles] if engines else []
 
 
-def _warnings(answer: Answer) -> list[str]:
-    return [_labelled("warning", str(words)) for words in answer.get("warnings") or ()]
-
-
-def _verified(answer: Answer) -> str:
-    """Where image or files are refused already, nobody has asked for evidence."""
-    if verified := answer.get("verified"):
-        return f"verified {moment(verified.get('when'))} by {verified.get('how')}"
-    return "not verified: it never ran here" if answer.get("judged") else "evidence unknown"
+def warnings(answer: Answer) -> list[str]:
+    """What people should know."""
+    return [labelled("warning", str(words)) for words in answer.get("warnings") or ()]
 
 
 def _differences(differences: Sequence[Answer]) -> list[str]:
@@ -219,14 +198,3 @@ def _differences(differences: Sequence[Answer]) -> list[str]:
         kind = "part of the pair" if one.get("pair") else ""
         rows.append([one.get("field"), one.get("declared"), one.get("created"), kind])
     return table(rows)
-
-
-def _would_run(run: Answer) -> list[str]:
-    lines = [
-        _labelled("image", f"{run.get('image')}  {run.get('image_id')}"),
-        _labelled("would run", text(list(run.get("argv") or []))),
-    ]
-    for file in run.get("artifacts") or ():
-        size = format_size(file.get("size") or 0)
-        lines.append(_labelled("artifact", f"{file.get('path')}  {size}  sha256:{file.get('sha256')}"))
-    return lines

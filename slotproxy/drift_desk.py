@@ -1,0 +1,105 @@
+"""The operator's desk for drift: each engine's four sides, beside each other, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engines.spec import Engine, Pair
+from slotproxy.config import Settings
+from slotproxy.refusal import named
+from swap.checks import Checker, Verdict
+from swap.controller import Controller
+from swap.policy import in_words
+from swap.ports import Fault, Runtime
+from swap.sides import Facts, Row, Severity, proof_of, rows
+
+Json = dict[str, Any]
+
+
+@dataclass
+class DriftDesk:
+    """Looks, and changes nothing."""
+
+    settings: Settings
+    controller: Controller
+    checker: Checker
+
+    async def drift(self, engine: str | None, pair: str | None) -> Json:
+        """Of one engine or of all; without a pair it is the one on the card, else the deployed one."""
+        engines = [named(self.settings, engine, pair)[0]] if engine is not None else [*self.settings.engines.values()]
+        found = [await self._engine(one, self._pair(one, pair)) for one in engines]
+        return {"engines": found, "differs": any(one["differs"] for one in found)}
+
+    def _pair(self, engine: Engine, name: str | None) -> Pair:
+        if name is not None:
+            return engine.pairs[name]
+        holder = self.controller.state.holder
+        on_card = engine.pairs.get(holder.pair) if holder is not None and holder.engine == engine.name else None
+        return on_card or engine.deployed_pair
+
+    async def _engine(self, engine: Engine, pair: Pair) -> Json:
+        verdict = await self.checker.judge(engine.name, pair.name, trial=True)  # evidence is told by its state
+        table, sight = await self.sides(verdict), verdict.sight
+        proven = verdict.standing is not None and verdict.standing.meets(engine.require)
+        return {
+            "label": verdict.label,
+            "deployed": pair.name == engine.deployed,
+            "container": engine.container,
+            "status": sight.status.value if sight else None,
+            "id": sight.id if sight else "",
+            "started_at": sight.started_at if sight else "",
+            "created_as": await self._created_as(engine, verdict, table),
+            **about_proof(verdict),
+            "drift": plain(table),
+            "refusals": [asdict(refusal) for refusal in verdict.refusals],
+            "differs": bool(table or verdict.refusals) or not proven,
+        }
+
+    async def sides(self, verdict: Verdict) -> tuple[Row, ...]:
+        """Where the four sides of what a verdict is about differ."""
+        engine = self.settings.engines[verdict.engine]
+        return rows(verdict, engine, await _facts(verdict, self.controller.hands.runtimes[engine.name]))
+
+    async def _created_as(self, engine: Engine, verdict: Verdict, table: tuple[Row, ...]) -> str | None:
+        """The pair that its container is; None where there is none, or it is none of them."""
+        if verdict.sight is None or verdict.sight.recipe is None or verdict.declared is None:
+            return None
+        if not any(one.created not in (None, one.declared) and one.severity in _PAIR for one in table):
+            return verdict.label
+        try:
+            name = await self.checker.pair_of(engine, verdict.sight.recipe)
+        except Fault:
+            return None
+        return None if name is None else engine.pairs[name].label
+
+
+_PAIR = (Severity.UNPROVEN, Severity.STALE)
+
+
+def plain(table: tuple[Row, ...]) -> list[Json]:
+    return [{**asdict(row), "severity": row.severity.value} for row in table]
+
+
+def about_proof(verdict: Verdict) -> Json:
+    """How what is declared is proven; `before`: what its name was verified as, where it isn't."""
+    served, proof = verdict.verified, proof_of(verdict)
+    return {
+        "state": verdict.state.value,
+        "proof": in_words(verdict.standing),
+        "verified": {"when": served.when, "how": served.how} if served else None,
+        "before": {"when": proof.when, "how": proof.how} if proof and not served else None,
+    }
+
+
+async def _facts(verdict: Verdict, runtime: Runtime) -> Facts:
+    """What can't be told now is left out: the verdict's refusals say why."""
+    sight, proof = verdict.sight, proof_of(verdict)
+    sides = [sight.recipe if sight else None, proof.recipe if proof else None]
+    named_ids = {side.image_id for side in sides if side is not None and side.contained}
+    try:
+        running = await runtime.running() if sight is not None and sight.running else None
+        gone = [image for image in sorted(named_ids) if not await runtime.has_image(image)]
+    except Fault:
+        return Facts()
+    return Facts(running, frozenset(gone))
