@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from slotproxy import config, render, render_plan
+from slotproxy import config, render, render_drift, render_plan
 from slotproxy.cli_args import DETACHED, parse_args
 from slotproxy.cli_doctor import doctor
 from slotproxy.cli_follow import follow, watch
@@ -84,6 +84,13 @@ async def plan(control: Control, args: argparse.Namespace) -> int:
         return told(args, answer)
     show(args, answer, render_plan.plan)
     return 0 if answer.get("allowed") else 3
+
+
+async def drift(control: Control, args: argparse.Namespace) -> int:
+    engine, pair = args.target or (None, None)
+    answer = await control.ask("POST", "/drift", {"engine": engine, "pair": pair})
+    show(args, answer, render_drift.drift)
+    return 3 if answer.get("differs") else 0
 
 
 async def swap(control: Control, args: argparse.Namespace) -> int:
@@ -163,6 +170,7 @@ def _card_unsure(settings: config.Settings) -> str:
 COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[int]]]] = {
     "status": status,
     "plan": plan,
+    "drift": drift,
     "swap": swap,
     "stage": stage,
     "pairs": pairs,

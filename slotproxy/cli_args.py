@@ -14,7 +14,7 @@ DETACHED: Final = 7
 EXIT_CODES: Final[Mapping[int, str]] = {
     0: "that very pair serves (also when it already did); of other commands: done",
     2: "bad usage, or a configuration that can't be used",
-    3: "refused: nothing was changed; of doctor: something needs a person",
+    3: "refused: nothing was changed; of drift: something differs; of doctor: something needs a person",
     4: "it failed or was given up; the engine that was serving serves again",
     5: "dark: nothing serves; the message says why and what to do",
     6: "the daemon can't be reached, or was lost in the middle",
@@ -54,6 +54,8 @@ def _add_looks(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_target(plan)
     plan.add_argument("--trial", action="store_true", help="as for a pair that isn't verified")
     add_rehash(plan)
+    drift = add_command(commands, "drift", "where declared, created, running and verified differ")
+    drift.add_argument("target", type=target, nargs="?", metavar="ENGINE[:PAIR]", help="no engine: all of them")
     add_pairs(commands)
     add_command(commands, "gpu", "the card: its memory, and who holds it")
     add_command(commands, "doctor", "look at everything, and say what needs somebody; changes nothing")

@@ -43,6 +43,7 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     routes.get("/doctor", Doctor(desk).examine)
     routes.get("/pairs", desk.evidence.pairs)
     routes.told("/plan", lambda body, say: _plan(desk, body, say))
+    routes.post("/drift", lambda body: desk.drift.drift(*_perhaps(body)))
     routes.told("/stage", lambda body, say: desk.stage(*_target(body), say=say), goes_on=True)
     routes.told("/pairs/adopt", lambda body, say: _adopt(desk, body, say), goes_on=True)
     routes.post("/abort", lambda _: _now(desk.abort))
@@ -152,6 +153,11 @@ def _target(body: Json) -> tuple[str, str | None]:
     if pair is not None and not isinstance(pair, str):
         raise Refusal("`pair` must be a name", "", 2)
     return _text(body, "engine"), pair
+
+
+def _perhaps(body: Json) -> tuple[str | None, str | None]:
+    """As `_target`, but where no engine is named, all are meant."""
+    return _target(body) if body.get("engine") is not None else (None, None)
 
 
 def _text(body: Json, name: str) -> str:

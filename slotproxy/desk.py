@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from engines.spec import Engine
 from slotproxy import __version__
 from slotproxy.config import Settings
+from slotproxy.drift_desk import DriftDesk, about_proof, plain
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.gate import SlotGate
 from slotproxy.refusal import Refusal, named
@@ -146,6 +147,10 @@ class Desk:
 
     # ------------------------------------------------------------------------------------------ pairs
 
+    @property
+    def drift(self) -> DriftDesk:
+        return DriftDesk(self.settings, self.controller, self.checker)
+
     async def plan(
         self, engine: str, pair: str | None, *, trial: bool, rehash: bool = False, say: Say = nobody
     ) -> Json:
@@ -153,7 +158,8 @@ class Desk:
         how = Reading(say, anew=rehash, aside=True)
         verdict = await self.checker.judge(engine, chosen.name, trial=trial, how=how)
         moved = await source.look(chosen, verdict.declared)  # here only: a swap doesn't wait for git
-        return _plan(replace(verdict, warnings=(*verdict.warnings, *map(str, moved))))
+        sides = plain(await self.drift.sides(verdict))
+        return _plan(replace(verdict, warnings=(*verdict.warnings, *map(str, moved)))) | {"drift": sides}
 
     # ------------------------------------------------------------------------------------------ what changes things
 
@@ -234,7 +240,7 @@ class Desk:
 
 
 def _plan(verdict: Verdict) -> Json:
-    declared, served = verdict.declared, verdict.verified
+    declared = verdict.declared
     run = None
     if declared is not None:
         files = verdict.subject.files if verdict.subject else ()
@@ -249,12 +255,11 @@ def _plan(verdict: Verdict) -> Json:
         "allowed": verdict.allowed,
         "refusals": [asdict(refusal) for refusal in verdict.refusals],
         "warnings": list(verdict.warnings),
-        "differences": [asdict(one) for one in verdict.differences],
         "would_run": run,
         "container": verdict.sight.status.value if verdict.sight else None,
         "stage": verdict.stage,
         "judged": verdict.subject is not None,
-        "verified": {"when": served.when, "how": served.how} if served else None,
+        **about_proof(verdict),
         "artifact_version": verdict.artifact_version,
     }
 

@@ -65,8 +65,11 @@ class DriftDesk:
         """The pair that its container is; None where there is none, or it is none of them."""
         if verdict.sight is None or verdict.sight.recipe is None or verdict.declared is None:
             return None
-        if not any(one.created not in (None, one.declared) and one.severity in _PAIR for one in table):
+        told = [one for one in table if one.created is not None and one.severity in _PAIR]
+        if all(one.created == one.declared for one in told):
             return verdict.label
+        if all(one.created == one.verified for one in told):
+            return f"{verdict.label} as it was verified"
         try:
             name = await self.checker.pair_of(engine, verdict.sight.recipe)
         except Fault:
@@ -95,11 +98,11 @@ def about_proof(verdict: Verdict) -> Json:
 async def _facts(verdict: Verdict, runtime: Runtime) -> Facts:
     """What can't be told now is left out: the verdict's refusals say why."""
     sight, proof = verdict.sight, proof_of(verdict)
-    sides = [sight.recipe if sight else None, proof.recipe if proof else None]
-    named_ids = {side.image_id for side in sides if side is not None and side.contained}
+    images = {sight.recipe.image_id} if sight is not None and sight.recipe is not None else set()
+    images |= {proof.subject.image_id} if proof is not None else set()
     try:
         running = await runtime.running() if sight is not None and sight.running else None
-        gone = [image for image in sorted(named_ids) if not await runtime.has_image(image)]
+        gone = [image for image in sorted(images) if not await runtime.has_image(image)]
     except Fault:
         return Facts()
     return Facts(running, frozenset(gone))

@@ -15,7 +15,7 @@ SIDES: Final = ("declared", "created", "running", "verified")
 HEADS: Final = {
     "blocks": "MUST NOT STAY SO",
     "unproven": "NOT WHAT WAS VERIFIED: another pair, which has to prove itself",
-    "stale": "NOT WHAT IS DECLARED: the container would run something else",
+    "stale": "NOT WHAT IS DECLARED, in what makes a pair",
     "beside": "not what is declared, in what needs no proof",
     "cosmetic": "differs, and decides nothing",
 }
@@ -53,7 +53,7 @@ def _proof(one: Answer) -> str:
     if verified:
         return f"{one.get('proof')}, {moment(verified.get('when'))} by {verified.get('how')}"
     if before:
-        return f"{one.get('proof')} as it is now; it was as of {moment(before.get('when'))}"
+        return f"{one.get('proof')} as it is now; it was on {moment(before.get('when'))} by {before.get('how')}"
     return str(one.get("proof"))
 
 
@@ -89,8 +89,10 @@ def _mends(rows: Sequence[Answer]) -> list[str]:
     fields: dict[str, list[str]] = {}
     for row in rows:
         fields.setdefault(text(row.get("mend")), []).append(text(row.get("field")))
-    named = [(f"mend {', '.join(dict.fromkeys(of))}" if len(fields) > 1 else "mend", how) for how, of in fields.items()]
-    return [line for name, how in named for line in _wrapped(f"{name}: {how}")]
+    several = len(fields) > 1
+    lines = [f"mend {', '.join(dict.fromkeys(of))}: {how}" if several else f"mend: {how}" for how, of in fields.items()]
+    trials = dict.fromkeys(f"or prove it: `{row['trial']}`" for row in rows if row.get("trial"))
+    return [part for line in (*lines, *trials) for part in _wrapped(line)]
 
 
 def _wrapped(line: str) -> Iterator[str]:

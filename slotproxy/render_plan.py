@@ -27,6 +27,8 @@ def _verified(answer: Answer) -> str:
     """Where image or files are refused already, nobody has asked for evidence."""
     if verified := answer.get("verified"):
         return f"verified {moment(verified.get('when'))} by {verified.get('how')}"
+    if before := answer.get("before"):
+        return f"not verified as it is now; it was on {moment(before.get('when'))} by {before.get('how')}"
     return "not verified: it never ran here" if answer.get("judged") else "evidence unknown"
 
 

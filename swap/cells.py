@@ -107,14 +107,14 @@ def _words(name: str, words: Sequence[str]) -> Iterator[Told]:
     starts = [n for n, word in enumerate(words) if word.startswith("-") or not _flagged(words[:n])]
     seen: Counter[str] = Counter()
     keys: list[str] = []
-    for start, end in zip(starts, [*starts[1:], len(words)], strict=True):
+    for start, end in zip(starts, [*starts, len(words)][1:], strict=True):
         flag = words[start].partition("=")[0] if words[start].startswith("-") else "word"
         seen[flag] += 1
         keys.append(f"{flag} {seen[flag]}")
         value = tuple(words[start:end])
         text = shown_words(words, start, end)
         yield name, keys[-1], True, Cell(value, text, value, HIDDEN in text)
-    yield ORDER + name, "", True, Cell(tuple(keys), shown_words(words, 0, len(words)), tuple(keys))
+    yield ORDER + name, "", True, Cell(tuple(keys), shown_words(words, 0, len(words)) or ABSENT, tuple(keys))
 
 
 def _flagged(words: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from engines.spec import Engine, GiB, Pair
 from swap import policy
 from swap.artifacts import files_of, source_of, used_files
 from swap.contents import expect_contents
-from swap.drift import Difference, differences, moved_tag, same_image
+from swap.drift import Difference, differences, same_image
 from swap.findings import Findings, Refusal, come_back, off_loop
 from swap.hashing import Hasher
 from swap.ledger import mask_argv, mask_env
@@ -171,8 +171,6 @@ class Checker:
         version, subject = await self._contents(engine, pair, declared, how, found)
         await self._room(engine, found)
         _restart(engine, declared, None if stage or sight is None else sight.recipe, found)
-        if sight is not None and (tag := moved_tag(sight)) is not None:
-            found.warnings.append(f"the image's name means {tag.declared} now; the container has {tag.created}")
         standing = await self._evidence(engine, pair, subject, trial=trial, found=found)
         return Verdict(
             engine=engine.name,

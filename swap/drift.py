@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from swap.ports import Mount, Recipe, Sight, Subject
+from swap.ports import Mount, Recipe, Subject
 
 ABSENT = "(not set)"
 HIDDEN = "(hidden)"
@@ -57,16 +57,6 @@ def otherwise(wanted: Recipe, created: Recipe | None) -> str:
     if created is None:
         return "there is none"
     return "; ".join(f"{one.field} is {one.created}, not {one.declared}" for one in differences(wanted, created))
-
-
-def moved_tag(sight: Sight) -> Difference | None:
-    """The image name of the container means another image now (a rebuild, a pull): the container runs the old one."""
-    recipe = sight.recipe
-    if recipe is None or sight.tag_id in ("", recipe.image_id):
-        return None
-    return Difference(
-        "image tag", image_text(recipe.image, sight.tag_id), image_text(recipe.image, recipe.image_id), pair=True
-    )
 
 
 def looks_secret(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What to do about a difference, in words that can be pasted into a shell. Pure."""
+"""What to do about a difference, in words whose commands can be pasted into a shell. Pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Mends:
 
     def edit(self) -> str:
         """What is declared isn't what was verified."""
-        return f"take the edit back, or {self.trial()}"
+        return "take the edit back"
 
     def trial(self) -> str:
-        return f"prove it: `slotctl swap to-{self.label} --trial`"
+        return f"slotctl swap to-{self.label} --trial"
 
     def restart(self) -> str:
         """What runs isn't what it was created with."""
@@ -47,11 +47,11 @@ class Mends:
     def image(self, declared: Recipe, verified: Recipe, *, gone: bool) -> str:
         """The declared image isn't the verified one."""
         if not verified.contained:
-            return f"put the verified one back ({verified.image_id}), or {self.trial()}"
+            return f"put the verified one back ({verified.image_id})"
         if gone:
-            return f"the verified image is gone: load it again (`docker load`), or {self.trial()}"
+            return "the verified image is gone: load it again (`docker load`)"
         if verified.image == declared.image:
-            return f"{self.take_back(verified)}, or {self.trial()}"
+            return self.take_back(verified)
         return self.edit()
 
     def take_back(self, old: Recipe) -> str:
@@ -60,8 +60,8 @@ class Mends:
 
     def file(self, verified: FileDigest | None) -> str:
         if verified is None:
-            return f"leave it out again, or {self.trial()}"
-        return f"put the verified bytes back (sha256:{verified.sha256}), or {self.trial()}"
+            return "leave it out again"
+        return f"put the verified bytes back (sha256:{verified.sha256})"
 
 
 def short(id: str) -> str:

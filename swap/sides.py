@@ -35,7 +35,10 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One field that differs. A side that there isn't, or that has nothing to say of this field, is None."""
+    """One field that differs. A side that there isn't, or that has nothing to say of this field, is None.
+
+    `mend` makes the sides agree again; `trial` is the command that proves what is declared instead, where it may.
+    """
 
     field: str
     declared: str | None
@@ -44,6 +47,7 @@ class Row:
     verified: str | None
     severity: Severity
     mend: str
+    trial: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,10 @@ class _Table:
         self._sight, self._subject, self._container = verdict.sight, verdict.subject, engine.container
         self._gone, self._proof, self._proven = facts.gone, proof_of(verdict), verdict.verified is not None
         self._mends = Mends(engine, verdict.label, verdict.sight is not None and verdict.sight.running)
-        ran = self._proof.recipe if self._proof is not None else None
         self._declared = mask_recipe(declared)
         self._created = _masked(verdict.sight.recipe if verdict.sight is not None else None)
         self._running = _masked(facts.running)
-        self._verified = _split_alike(ran, self._declared) if ran is not None else None
+        self._verified = _verified(self._proof, self._declared) if self._proof is not None else None
 
     def missing(self) -> Iterator[Row]:
         if self._sight is not None and self._sight.status is Status.ABSENT and self._container is not None:
@@ -104,7 +107,7 @@ class _Table:
         name = TAG_MOVED if self._moved() else IMAGE
         if self._verified is not None and not self._proven and not same_image(declared, self._verified):
             mend = self._mends.image(declared, self._verified, gone=self._is_gone(self._verified))
-            yield _row(name, sides, Severity.UNPROVEN, mend)
+            yield self._unproven(name, sides, mend)
         elif created is not None and not same_image(declared, created):
             yield _row(name, sides, Severity.STALE, self._mends.stage())
         elif created is not None and created.image_id != declared.image_id:
@@ -147,7 +150,7 @@ class _Table:
         if one.name == RESTART and created is not None and created.value != "no":
             return _row(one.name, texts, Severity.BLOCKS, self._mends.created_policy())
         if one.pair and verified is not None and not self._proven and verified.counted != declared.counted:
-            return _row(one.name, texts, Severity.UNPROVEN, self._mends.edit())
+            return self._unproven(one.name, texts, self._mends.edit())
         if created is not None and created.value != declared.value:
             return _row(one.name, texts, _weight(one), self._mends.stage())
         if created is not None and running is not None and running.value != created.value:
@@ -161,7 +164,10 @@ class _Table:
         if self._proof is None or self._subject is None or self._proven:
             return
         for name, now, was in file_rows(self._subject.files, self._proof.subject.files):
-            yield _row(name, [_file(now), None, None, _file(was)], Severity.UNPROVEN, self._mends.file(was))
+            yield self._unproven(name, _files(now, was), self._mends.file(was))
+
+    def _unproven(self, name: str, sides: Sequence[str | None], mend: str) -> Row:
+        return replace(_row(name, sides, Severity.UNPROVEN, mend), trial=self._mends.trial())
 
 
 def _row(name: str, sides: Sequence[str | None], severity: Severity, mend: str) -> Row:
@@ -180,12 +186,41 @@ def _masked(recipe: Recipe | None) -> Recipe | None:
     return None if recipe is None else mask_recipe(recipe)
 
 
-def _split_alike(verified: Recipe, declared: Recipe) -> Recipe:
-    """The same command line, split otherwise into entry point and command, is the same to evidence."""
-    if verified.argv != declared.argv:
-        return verified
-    return replace(verified, entrypoint=declared.entrypoint, command=declared.command)
+def _verified(proof: Evidence, declared: Recipe) -> Recipe:
+    """What evidence is about, as far as a recipe tells it.
+
+    The same command line, split otherwise into entry point and command, is the same.
+    """
+    ran = proof.recipe if proof.recipe is not None else _of_subject(proof, declared)
+    return replace(ran, entrypoint=declared.entrypoint, command=declared.command) if ran.argv == declared.argv else ran
 
 
-def _file(file: FileDigest | None) -> str:
-    return "(none)" if file is None else f"sha256:{short(file.sha256)}, {file.size:,} bytes, {file.path}"
+def _of_subject(proof: Evidence, declared: Recipe) -> Recipe:
+    """Where the recipe wasn't recorded. Nobody knows then where its entry point ended: where the declared one does."""
+    was, split = proof.subject, len(declared.entrypoint)
+    split = split if was.argv[:split] == declared.entrypoint else 0
+    return Recipe(
+        image=proof.image or declared.image,
+        image_id=was.image_id,
+        image_content=was.image_content,
+        entrypoint=was.argv[:split],
+        command=was.argv[split:],
+        env=was.env,
+        working_dir=was.working_dir,
+        user=was.user,
+        mounts=was.mounts,
+        devices=was.devices,
+        contained=declared.contained,
+    )
+
+
+def _files(now: FileDigest | None, was: FileDigest | None) -> list[str | None]:
+    """Of a file that is at another place now, where it is and was."""
+    moved = now is not None and was is not None and now.path != was.path
+    return [_file(now, place=moved), None, None, _file(was, place=moved)]
+
+
+def _file(file: FileDigest | None, *, place: bool) -> str:
+    if file is None:
+        return "(none)"
+    return f"sha256:{short(file.sha256)} {file.size:,} bytes{f' {file.path}' if place else ''}"

@@ -24,6 +24,12 @@ from starlette.routing import Route
 GiB = 1024**3
 TICK = 0.2  # seconds
 ARTIFACT = {"path": "/srv/models/v3.ninfer", "size": 22 * GiB, "sha256": "55" * 32}
+SIDES = {"declared": None, "created": None, "running": None, "verified": None, "trial": ""}
+DRIFT = [
+    SIDES
+    | {"field": "image", "declared": "ninfer:v3", "created": "ninfer:local", "severity": "stale", "mend": "stage it"},
+    SIDES | {"field": "init", "declared": "yes", "created": "no", "severity": "beside", "mend": "stage it"},
+]
 
 
 class Daemon:
@@ -52,6 +58,7 @@ class Daemon:
             "/plan": self.plan,
             "/swap": self.swap,
             "/abort": self.abort,
+            "/drift": self.drift,
             "/stage": self.stage,
             "/pairs/adopt": self.adopt,
             "/hold": self.set_hold,
@@ -108,7 +115,6 @@ class Daemon:
             return
         label = f"{order['engine']}:{order['pair'] or 'v2'}"
         allowed = label in self.verified or order["trial"]
-        field = {"field": "image", "declared": "ninfer:v3", "created": "ninfer:local", "pair": True}
         yield (
             {
                 "done": True,
@@ -116,7 +122,7 @@ class Daemon:
                 "allowed": allowed,
                 "refusals": [] if allowed else [{"what": f"{label} never ran on this card", "mend": "use --trial"}],
                 "warnings": [],
-                "differences": [field, {"field": "command", "declared": ["a"] * 40, "created": None, "pair": False}],
+                "drift": DRIFT,
                 "would_run": {
                     "image": "ninfer:v3",
                     "image_id": "sha256:1",
@@ -127,6 +133,18 @@ class Daemon:
                 "verified": {"when": "2026-01-01", "how": "trial"} if label in self.verified else None,
             }
         )
+
+    async def drift(self, request: Request) -> Response:
+        order = await request.json()
+        self.orders.append(order)
+        same = {"label": self.pair, "deployed": True, "status": "running", "created_as": self.pair, "container": "c"}
+        proof = {"proof": "verified", "verified": {"when": "2026-01-01", "how": "trial"}, "before": None}
+        engines = [same | proof | {"drift": [], "refusals": [], "differs": False}]
+        if order["engine"] is None:
+            other = {"label": "ninfer:v3", "status": "exited", "created_as": "ninfer:v2", "proof": "not verified"}
+            refusals = [{"what": "v3.ninfer is truncated", "mend": "copy it again"}]
+            engines.append(other | {"drift": DRIFT, "refusals": refusals, "differs": True})
+        return JSONResponse({"engines": engines, "differs": len(engines) > 1})
 
     async def swap(self, request: Request) -> Response:
         order = await request.json()

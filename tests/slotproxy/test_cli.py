@@ -112,11 +112,31 @@ def test_plan_shows_differences_what_would_run_and_the_verdict(
 ) -> None:
     assert slotctl(socket, "plan", "to-ninfer") == 0
     shown = capsys.readouterr().out
-    assert re.search(r"^field +declared +created", shown, re.MULTILINE)
-    assert re.search(r"^image +ninfer:v3 +ninfer:local +part of the pair$", shown, re.MULTILINE)
+    assert re.search(r"^ +declared +created$", shown, re.MULTILINE)
+    assert re.search(r"^  image +ninfer:v3 +ninfer:local$", shown, re.MULTILINE)
     assert "would run a 'b c'\n" in shown
     assert f"artifact  /srv/models/v3.ninfer  22GiB  sha256:{'55' * 32}\n" in shown
     assert shown.endswith("verdict   allowed\n")
+
+
+def test_drift_shows_every_engine_and_exits_3_where_something_differs(
+    daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "drift") == 3
+    shown = capsys.readouterr().out
+    first, second = shown.split("\n\n")
+    assert first.startswith("strata    strata:current (deployed): verified, 2026-01-01 by trial\n")
+    assert first.endswith("drift     none: as declared and verified")
+    assert second.startswith("ninfer    ninfer:v3: not verified\n")
+    assert "as ninfer:v2, not running (exited)\n" in second
+    assert re.search(r"^  image +ninfer:v3 +ninfer:local$", second, re.MULTILINE)
+    assert "refused   v3.ninfer is truncated\n          mend: copy it again\n" in second
+
+
+def test_drift_of_one_engine_asks_for_that_and_exits_0_where_nothing_differs(daemon: Daemon, socket: Path) -> None:
+    assert slotctl(socket, "drift", "strata") == 0
+    assert slotctl(socket, "drift", "ninfer:v3") == 0
+    assert daemon.orders == [{"engine": "strata", "pair": None}, {"engine": "ninfer", "pair": "v3"}]
 
 
 def test_a_refused_plan_exits_3_and_shows_what_would_mend_it(
@@ -301,6 +321,7 @@ def test_doctor_looks_at_the_configuration_also_where_there_is_no_daemon(
         ["status"],
         ["plan", "to-ninfer"],
         ["plan", "to-ninfer:v3"],
+        ["drift"],
         ["swap", "to-ninfer"],
         ["swap", "to-ninfer:v3"],
         ["swap", "--abort"],
@@ -323,7 +344,7 @@ def test_with_json_stdout_is_one_document_and_people_read_stderr(
     if words == ["swap", "to-ninfer"]:
         assert [line["phase"] for line in document["phases"]] == ["checking", "draining"]
         assert "draining" in err
-    if code == 3 and words[0] != "plan":
+    if code == 3 and words[0] not in ("plan", "drift"):
         assert (document["code"], err[:9]) == (3, "slotctl: ")
 
 

@@ -259,7 +259,7 @@ async def test_a_plan_tells_what_would_run_and_changes_nothing(office: Office) -
     assert (plan["allowed"], trial["allowed"]) == (False, True)
     assert [one["what"] for one in plan["refusals"]] == ["ninfer:v3 never ran on this card"]
     assert plan["stage"] is True
-    assert {one["field"] for one in plan["differences"]} == {"image", "command"}
+    assert {(one["field"], one["severity"]) for one in plan["drift"]} == {("image", "stale"), ("command", "stale")}
     assert plan["would_run"]["image"] == "ninfer:v3"
     assert plan["would_run"]["artifacts"][0]["path"].endswith(FILES["v3"])
     assert "ninfer stage" not in " ".join(office.happened)

@@ -188,13 +188,6 @@ async def test_a_restart_policy_is_refused_where_it_would_take_effect(box: Box) 
     assert "docker update --restart=no ninfer-eval" in refusals[-1].mend
 
 
-async def test_a_moved_tag_is_shown(box: Box) -> None:
-    box.runtime.sight = replace(box.runtime.sight, tag_id="sha256:" + "12" * 32)
-    verdict = await box.judge()
-    assert verdict.allowed
-    assert "means ninfer:local (121212121212) now" in verdict.warnings[0]
-
-
 async def test_a_foreign_container_is_refused(box: Box) -> None:
     box.runtime.fail("look", Foreign("ninfer-eval was made by project other", "remove or rename it"))
     verdict = await box.judge()

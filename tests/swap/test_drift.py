@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from swap.drift import Difference, differences, looks_secret, moved_tag
-from swap.ports import Mount, Recipe, Sight, Status
+from swap.drift import Difference, differences, looks_secret
+from swap.ports import Mount, Recipe
 
 OLD_ID, NEW_ID = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 CONTENT, OTHER = "sha256:" + "c" * 64, "sha256:" + "d" * 64
@@ -161,19 +161,3 @@ def test_a_secret_on_the_command_line_is_hidden_too(style: str) -> None:
 )
 def test_what_looks_secret(name: str, secret: bool) -> None:
     assert looks_secret(name) is secret
-
-
-def test_a_tag_that_means_another_image_now_is_told() -> None:
-    sight = Sight(Status.CREATED, id="1", recipe=RECIPE, tag_id=NEW_ID)
-    assert moved_tag(sight) == Difference(
-        "image tag", "ninfer:local (bbbbbbbbbbbb)", "ninfer:local (aaaaaaaaaaaa)", pair=True
-    )
-
-
-@pytest.mark.parametrize("tag_id", [OLD_ID, ""])
-def test_a_tag_that_stays_or_is_gone_has_not_moved(tag_id: str) -> None:
-    assert moved_tag(Sight(Status.CREATED, id="1", recipe=RECIPE, tag_id=tag_id)) is None
-
-
-def test_an_absent_container_has_no_tag() -> None:
-    assert moved_tag(Sight(Status.ABSENT)) is None

@@ -75,12 +75,13 @@ def table(
     verified_files: tuple[FileDigest, ...] = (V2,),
     tag_id: str = "",
     by_compose: bool = True,
+    recorded: bool = True,
 ) -> tuple[Row, ...]:
     """The rows for ninfer:v2. `verified`: what served under this name; None: nothing did."""
     status = Status.ABSENT if created is None else Status.EXITED if running is None else Status.RUNNING
     subject, known = subject_of(declared, files), None
     if verified is not None:
-        known = standing(verified, verified_files, subject)
+        known = standing(verified, verified_files, subject, recorded=recorded)
     verdict = Verdict(
         "ninfer",
         "v2",
@@ -93,10 +94,10 @@ def table(
     return rows(verdict, engine(by_compose=by_compose), Facts(running, frozenset(gone)))
 
 
-def standing(verified: Recipe, files: tuple[FileDigest, ...], now: Subject) -> Standing:
-    """As the ledger would tell: its recipe has no secrets in it."""
+def standing(verified: Recipe, files: tuple[FileDigest, ...], now: Subject, *, recorded: bool) -> Standing:
+    """As the ledger would tell: its recipe has no secrets in it, or wasn't `recorded` at all."""
     was = subject_of(verified, files)
-    recipe = mask_recipe(verified)
+    recipe = mask_recipe(verified) if recorded else None
     line = Evidence(was, key(was), Outcome.SERVED, "ninfer:v2", "2026-01-02", "trial", REAL, recipe=recipe)
     if key(was) == key(now):
         return Standing(served=line)
@@ -154,13 +155,17 @@ def test_a_container_that_differs_in_any_field_is_one_row_of_its_kind(name: str)
     assert row.mend
 
 
+@pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("name", EDITS)
-def test_what_is_declared_otherwise_than_verified_counts_just_where_the_ledger_has_another_key(name: str) -> None:
+def test_what_is_declared_otherwise_than_verified_counts_just_where_the_ledger_has_another_key(
+    name: str, recorded: bool
+) -> None:
     edited = replace(RECIPE, **EDITS[name][0])
-    found = table(edited, edited, RECIPE)
+    found = table(edited, edited, RECIPE, recorded=recorded)
     another = key(subject_of(edited, ())) != key(subject_of(RECIPE, ()))
-    assert [row.severity for row in found if row.severity is not Severity.BLOCKS] == [Severity.UNPROVEN] * another
-    assert all("slotctl swap to-ninfer:v2 --trial" in row.mend for row in found if row.verified is not None)
+    severities = {row.severity for row in found} - {Severity.BLOCKS}
+    assert severities == ({Severity.UNPROVEN} if another else set())
+    assert all(row.trial == "slotctl swap to-ninfer:v2 --trial" for row in found if row.severity is Severity.UNPROVEN)
 
 
 def test_no_field_of_a_recipe_is_forgotten() -> None:
@@ -192,6 +197,11 @@ def test_of_a_command_line_each_flag_that_differs_is_told_with_its_value_on_ever
         ("--new", "(not set)"),
         ("(not set)", "--lm-head-draft"),
     }
+
+
+def test_an_entry_point_that_there_is_not_stands_against_nothing() -> None:
+    row = only(table(replace(RECIPE, entrypoint=())))
+    assert (row.field, row.declared, row.created) == ("entry point", "(not set)", "/init")
 
 
 def test_words_in_another_order_are_another_command_line() -> None:
@@ -276,7 +286,7 @@ def test_a_moved_tag_is_told_with_both_ids_and_how_to_take_it_back() -> None:
     assert (row.declared, row.created) == ("ninfer:local (bbbbbbbbbbbb)", "ninfer:local (aaaaaaaaaaaa)")
     assert row.verified == row.created
     assert "`docker tag aaaaaaaaaaaa ninfer:local` takes it back" in row.mend
-    assert "slotctl swap to-ninfer:v2 --trial" in row.mend
+    assert row.trial == "slotctl swap to-ninfer:v2 --trial"
 
 
 def test_a_moved_tag_whose_new_image_is_verified_is_only_staged() -> None:
@@ -328,9 +338,15 @@ def test_what_was_changed_while_it_runs_is_a_row_that_a_restart_mends() -> None:
 def test_other_bytes_are_a_row_beside_the_verified_ones_which_would_mend_it() -> None:
     row = only(table(verified=RECIPE, files=(replace(V2, sha256="2" * 64),)))
     assert (row.field, row.severity) == ("file v2.ninfer", Severity.UNPROVEN)
-    assert row.declared == "sha256:222222222222, 4,096 bytes, /srv/models/v2.ninfer"
-    assert row.verified == "sha256:111111111111, 4,096 bytes, /srv/models/v2.ninfer"
+    assert row.declared == "sha256:222222222222 4,096 bytes"
+    assert row.verified == "sha256:111111111111 4,096 bytes"
     assert f"put the verified bytes back (sha256:{V2.sha256})" in row.mend
+
+
+def test_other_bytes_at_another_place_are_told_with_both_places() -> None:
+    row = only(table(verified=RECIPE, files=(replace(V2, path="/mnt/v9.ninfer", sha256="2" * 64),)))
+    assert (row.field, row.declared) == ("file v9.ninfer", "sha256:222222222222 4,096 bytes /mnt/v9.ninfer")
+    assert row.verified == "sha256:111111111111 4,096 bytes /srv/models/v2.ninfer"
 
 
 def test_the_same_bytes_elsewhere_are_no_row() -> None:
@@ -352,6 +368,6 @@ def test_a_file_is_compared_with_its_successor_at_the_same_place() -> None:
     now = (replace(second, sha256="5" * 64), replace(third, sha256="6" * 64))
     found = table(verified=RECIPE, files=now[::-1], verified_files=(second, third))
     assert {(row.field, row.verified) for row in found} == {
-        ("file b", "sha256:333333333333, 10 bytes, /srv/b"),
-        ("file c", "sha256:444444444444, 10 bytes, /srv/c"),
+        ("file b", "sha256:333333333333 10 bytes"),
+        ("file c", "sha256:444444444444 10 bytes"),
     }

@@ -71,8 +71,8 @@ def test_docker_start_runs_the_old_command_and_staging_applies_an_edit_without_t
         assert shown["stage"]
         code, printed, _ = house.slotctl("plan", "to-ninfer")
         assert code == REFUSED  # it never ran; that it is another command is no reason
-        (line,) = (line for line in printed.splitlines() if line.startswith("command"))
-        assert line.split("  ")[1:] == [EDITED, CONTEXT, "part of the pair"]
+        (line,) = (line for line in printed.splitlines() if line.startswith("  command"))
+        assert line.split("  ")[1:] == ["command", EDITED, CONTEXT]
         assert f"would run ninfer-serve --model /models/qwen3_8_27b_nvfp4.ninfer {EDITED}" in printed
 
         old = house.container("ninfer")
@@ -82,7 +82,7 @@ def test_docker_start_runs_the_old_command_and_staging_applies_an_edit_without_t
         assert (new["State"]["Status"], new["State"]["StartedAt"]) == ("created", NEVER)
         assert EDITED in " ".join(new["Config"]["Cmd"])
         assert (used(house), uses(house.card)) == (0, [])
-        assert plan(house, "ninfer")["differences"] == []
+        assert plan(house, "ninfer")["drift"] == []
         assert "is staged already" in house.ok("stage", "ninfer")
         assert house.container("ninfer")["Id"] == new["Id"]
 
@@ -159,10 +159,10 @@ def refused_without_staging(house: House, field: str) -> None:
 
 def test_a_rebuilt_image_under_the_same_tag_is_another_pair(house: House) -> None:
     tag, old = house.tenants["ninfer"].images[0], house.container("ninfer")["Image"]
-    refused_after(lambda: rebuild(house, tag), "image", house)
+    refused_after(lambda: rebuild(house, tag), "image tag moved", house)
     new = house.bed.client.inspect_image(tag)["Id"]
     shown = plan(house, "ninfer")
-    assert fields(shown)["image"] == (f"{tag} ({new[7:19]})", f"{tag} ({old[7:19]})")
+    assert fields(shown)["image tag moved"] == (f"{tag} ({new[7:19]})", f"{tag} ({old[7:19]})")
     assert shown["would_run"]["image_id"] == new
     assert house.container("ninfer")["Config"]["Image"] == tag  # by its name nobody would see it
     move(house, "ninfer", trial=True)

@@ -119,8 +119,9 @@ def plan(house: House, target: str, *, trial: bool = False) -> Json:
 
 
 def fields(plan: Json) -> dict[str, tuple[str, str]]:
-    """The differences by field: (declared, created)."""
-    return {one["field"]: (one["declared"], one["created"]) for one in plan["differences"]}
+    """Where the container isn't what is declared, by field: (declared, created)."""
+    rows = [one for one in plan["drift"] if one["created"] not in (None, one["declared"])]
+    return {one["field"]: (one["declared"], one["created"]) for one in rows}
 
 
 def said(plan: Json) -> str:
