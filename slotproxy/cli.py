@@ -88,7 +88,10 @@ async def plan(control: Control, args: argparse.Namespace) -> int:
 
 async def drift(control: Control, args: argparse.Namespace) -> int:
     engine, pair = args.target or (None, None)
-    answer = await control.ask("POST", "/drift", {"engine": engine, "pair": pair})
+    _, answer = await watch(control, "/drift", {"engine": engine, "pair": pair}, sys.stderr)
+    del answer["done"]
+    if "code" in answer:  # refused after a while
+        return told(args, answer)
     show(args, answer, render_drift.drift)
     return 3 if answer.get("differs") else 0
 

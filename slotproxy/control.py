@@ -43,7 +43,7 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     routes.get("/doctor", Doctor(desk).examine)
     routes.get("/pairs", desk.evidence.pairs)
     routes.told("/plan", lambda body, say: _plan(desk, body, say))
-    routes.post("/drift", lambda body: desk.drift.drift(*_perhaps(body)))
+    routes.told("/drift", lambda body, say: desk.drift.drift(*_perhaps(body), say=say))
     routes.told("/stage", lambda body, say: desk.stage(*_target(body), say=say), goes_on=True)
     routes.told("/pairs/adopt", lambda body, say: _adopt(desk, body, say), goes_on=True)
     routes.post("/abort", lambda _: _now(desk.abort))

@@ -12,6 +12,7 @@ from swap.checks import Checker, Verdict
 from swap.controller import Controller
 from swap.policy import in_words
 from swap.ports import Fault, Runtime
+from swap.reading import Reading, Say, nobody
 from swap.sides import Facts, Row, Severity, proof_of, rows
 
 Json = dict[str, Any]
@@ -25,10 +26,10 @@ class DriftDesk:
     controller: Controller
     checker: Checker
 
-    async def drift(self, engine: str | None, pair: str | None) -> Json:
+    async def drift(self, engine: str | None, pair: str | None, *, say: Say = nobody) -> Json:
         """Of one engine or of all; without a pair it is the one on the card, else the deployed one."""
         engines = [named(self.settings, engine, pair)[0]] if engine is not None else [*self.settings.engines.values()]
-        found = [await self._engine(one, self._pair(one, pair)) for one in engines]
+        found = [await self._engine(one, self._pair(one, pair), Reading(say, aside=True)) for one in engines]
         return {"engines": found, "differs": any(one["differs"] for one in found)}
 
     def _pair(self, engine: Engine, name: str | None) -> Pair:
@@ -38,8 +39,8 @@ class DriftDesk:
         on_card = engine.pairs.get(holder.pair) if holder is not None and holder.engine == engine.name else None
         return on_card or engine.deployed_pair
 
-    async def _engine(self, engine: Engine, pair: Pair) -> Json:
-        verdict = await self.checker.judge(engine.name, pair.name, trial=True)  # evidence is told by its state
+    async def _engine(self, engine: Engine, pair: Pair, how: Reading) -> Json:
+        verdict = await self.checker.judge(engine.name, pair.name, trial=True, how=how)  # evidence is told by its state
         table, sight = await self.sides(verdict), verdict.sight
         proven = verdict.standing is not None and verdict.standing.meets(engine.require)
         return {

@@ -135,7 +135,9 @@ class Daemon:
         )
 
     async def drift(self, request: Request) -> Response:
-        order = await request.json()
+        return _stream(self._drift(await request.json()))
+
+    async def _drift(self, order: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         self.orders.append(order)
         same = {"label": self.pair, "deployed": True, "status": "running", "created_as": self.pair, "container": "c"}
         proof = {"proof": "verified", "verified": {"when": "2026-01-01", "how": "trial"}, "before": None}
@@ -144,7 +146,7 @@ class Daemon:
             other = {"label": "ninfer:v3", "status": "exited", "created_as": "ninfer:v2", "proof": "not verified"}
             refusals = [{"what": "v3.ninfer is truncated", "mend": "copy it again"}]
             engines.append(other | {"drift": DRIFT, "refusals": refusals, "differs": True})
-        return JSONResponse({"engines": engines, "differs": len(engines) > 1})
+        yield {"done": True, "engines": engines, "differs": len(engines) > 1}
 
     async def swap(self, request: Request) -> Response:
         order = await request.json()
