@@ -116,7 +116,7 @@ async def test_looking_changes_nothing(office: Office) -> None:
         await office.desk.drift.drift(None, None)
         assert (office.ninfer.sight, office.strata.sight, office.controller.state) == before
         asked = {line.split()[1] for line in office.story[told:]}
-    assert not asked & {"stage", "put_back", "recover", "start", "stop", "keep"}
+    assert not asked & {"stage", "put_back", "recover", "start", "stop"}
 
 
 async def test_an_unknown_engine_is_bad_usage(office: Office) -> None:
