@@ -22,7 +22,7 @@ from swap.recipes import LABEL, Json
 from swap.remaking import Remaking
 
 SETTLE = 0.3  # seconds between two looks that must agree: Docker may still be doing what a dead compose asked for
-SETTLE_LOOKS = 40
+SETTLE_LIMIT = 60.0  # seconds that removing a container may take (a loaded disk)
 NEVER = "0001-01-01T00:00:00Z"
 
 
@@ -125,6 +125,8 @@ class Recovery:
             mend = mend_of(under_way, await self._scene(under_way), self._name)
             await self._carry_out(mend)
         except (CannotStage, DockerSaid) as fault:
+            if fault.passing:
+                raise
             way_out = f"or remove {self._creation.begun}, and {self._name} stays as it is now"
             what = f"what an interrupted staging left of {self._name} can't be mended: {fault.what}"
             raise CannotStage(what, f"{fault.mend or 'see `docker ps -a`'}; {way_out}") from fault
@@ -141,8 +143,10 @@ class Recovery:
 
     async def _scene(self, under_way: UnderWay) -> Scene:
         """Once two looks agree, and nothing is being removed."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLE_LIMIT
         before, moving = await self._glance(under_way)
-        for _ in range(SETTLE_LOOKS):
+        while loop.time() < deadline:
             await asyncio.sleep(SETTLE)
             now, moving = await self._glance(under_way)
             if now == before and not moving:

@@ -17,9 +17,12 @@ from typing import Any
 import pytest
 
 from engines.spec import ComposeService
+from swap import recovery
 from swap.container import DockerContainer
+from swap.creation import Creation, CreationFile, body_of
 from swap.dockerd import Docker
 from swap.kept import kept_name
+from swap.ports import CannotStage, Foreign, Status
 from tests.system.bed import free_port
 from tests.system.flaky_docker import FlakyWay
 from tests.system.workshop import Workshop
@@ -88,6 +91,11 @@ OWN = re.compile(
     # Where Docker has named a volume itself, the one that has its data must name it.
     r"|HostConfig\.Binds|Mounts\./anonymous\.Mode|HostConfig\.Mounts\./anonymous\.Source"
 )
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "SETTLE", 0.05)
 
 
 @pytest.fixture
@@ -213,3 +221,152 @@ async def test_a_daemon_killed_at_any_change_of_a_staging_finds_the_old_containe
             assert (await rich.client("inspect_image", kept_name(rich.name, old["Image"])))["Id"] == old["Image"]
         old = now
     assert change > 4  # to make the new one, to remove the old one, to rename: each was cut off
+
+
+async def test_a_recovery_that_is_killed_twice_at_any_change_is_finished_by_the_third(
+    daemons: Daemons, rich: Workshop
+) -> None:
+    await rich.open().stage(rich.pair())
+    old = await rich.inspect(rich.name)
+    around = await host(rich)
+    for change, done in itertools.product(range(1, 5), (False, True)):
+        await cut_off(rich, old)
+        assert await daemons.killed(lambda runtime: runtime.recover(), change, done=done)
+        await daemons.killed(lambda runtime: runtime.recover(), change, done=done)  # it may have less left to do
+        said, now = await daemons.recovered()
+        assert differing(old, now) == {}, f"change {change}: {said}"
+        assert await host(rich) == around
+        old = now
+
+
+async def cut_off(workshop: Workshop, old: dict[str, Any]) -> None:
+    """As a daemon leaves it that is killed when compose has made the new one, and nobody has inspected it."""
+    await begin(workshop, old)
+    await workshop.client("remove_container", old["Id"])
+    await half_made(workshop, old, workshop.name)
+
+
+async def begin(workshop: Workshop, old: dict[str, Any]) -> None:
+    state = workshop.folder / "state" / f"creation-{workshop.name}.json"
+    await asyncio.to_thread(CreationFile(state).begin, Creation(old, {}))
+
+
+async def half_made(workshop: Workshop, old: dict[str, Any], name: str) -> str:
+    body = body_of(old, old["Image"])
+    body["Env"] = [*body["Env"], "GREETING=new"]
+    return str((await workshop.client("create_container_from_config", body, name))["Id"])
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+async def test_a_daemon_killed_at_any_change_of_putting_back_has_it_put_back_by_the_next(
+    workshop: Workshop, way: FlakyWay, *, done: bool
+) -> None:
+    daemons = Daemons(workshop, way)
+    wanted = (await workshop.open().stage(workshop.pair())).recipe
+    assert wanted is not None
+    old = await workshop.inspect(workshop.name)
+    for change in itertools.count(1):
+        failed = await workshop.open().stage(workshop.pair({"GREETING": "new"}))
+        await workshop.client("start", failed.id)  # it has run, and wasn't good
+        await workshop.client("kill", failed.id)
+        if not await daemons.killed(lambda runtime: runtime.put_back(wanted), change, done=done):
+            break
+        said, now = await daemons.recovered()
+        assert differing(old, now) == {}, f"change {change}: {said}"
+    assert change > 3
+    assert differing(old, await workshop.inspect(workshop.name)) == {}
+    assert await workshop.open().recover() == ""
+
+
+async def test_a_new_container_that_runs_or_has_run_is_never_touched_and_the_old_one_stays_kept(
+    workshop: Workshop,
+) -> None:
+    wanted = (await workshop.open().stage(workshop.pair())).recipe
+    assert wanted is not None
+    for running in (True, False):
+        old = await workshop.inspect(workshop.name)
+        await cut_off(workshop, old)
+        await workshop.client("start", workshop.name)
+        if not running:
+            await workshop.client("kill", workshop.name)
+        before = await workshop.inspect(workshop.name)
+        runtime = workshop.open()
+        assert "it stays" in await runtime.recover()
+        assert await workshop.inspect(workshop.name) == before
+        assert await runtime.recover() == ""
+        if running:
+            await workshop.client("kill", workshop.name)
+        back = await runtime.put_back(wanted)
+        assert differing(old, await workshop.inspect(back.id)) == {}
+
+
+async def test_what_compose_had_begun_beside_or_in_place_of_the_old_one_goes_and_the_very_old_one_stays(
+    workshop: Workshop,
+) -> None:
+    await workshop.open().stage(workshop.pair())
+    old = await workshop.inspect(workshop.name)
+    aside = f"{old['Id'][:12]}_{workshop.name}"
+
+    await begin(workshop, old)
+    await half_made(workshop, old, aside)
+    assert await workshop.open().recover()
+    assert await workshop.inspect(workshop.name) == old
+
+    await begin(workshop, old)
+    await workshop.client("rename", old["Id"], aside)  # as compose's first version did
+    await half_made(workshop, old, workshop.name)
+    assert await workshop.open().recover()
+    assert await workshop.inspect(workshop.name) == old
+    assert len(await workshop.docker.of_service(workshop.project, "engine")) == 1
+
+
+async def test_only_a_draft_of_ours_that_never_ran_is_removed(workshop: Workshop) -> None:
+    await workshop.open().stage(workshop.pair())
+    old, draft = await workshop.inspect(workshop.name), f"{workshop.name}.slotproxy"
+    await half_made(workshop, old, draft)
+    assert draft in await workshop.open().recover()
+    assert [one["Names"] for one in await workshop.docker.of_service(workshop.project, "engine")] == [[old["Name"]]]
+
+    body = body_of(old, old["Image"])
+    for labels, runs in (({}, False), (body["Labels"], True)):
+        made = await workshop.client("create_container_from_config", {**body, "Labels": labels}, draft)
+        if runs:
+            await workshop.client("start", made["Id"])
+            await workshop.client("kill", made["Id"])
+        assert await workshop.open().recover() == ""
+        await workshop.client("remove_container", made["Id"])
+
+
+async def test_what_cant_be_mended_says_the_ways_out_and_nothing_is_staged_over_it(workshop: Workshop) -> None:
+    tag = workshop.bed.name("image") + ":local"
+    image = workshop.bed.images.variant(tag, workshop.image, labels={"build": "1"})
+    await workshop.open().stage(workshop.pair(image=tag))
+    old = await workshop.inspect(workshop.name)
+    await begin(workshop, old)
+    await workshop.client("remove_container", old["Id"])
+    await workshop.client("remove_image", image, force=True)
+    file = workshop.folder / "state" / f"creation-{workshop.name}.json.staging"
+    for attempt in (workshop.open().recover(), workshop.open().stage(workshop.pair())):
+        with pytest.raises(CannotStage, match=rf"\({image[7:19]}\) is gone; build or load it again; or remove {file}"):
+            await attempt
+    assert (await workshop.open().look()).status is Status.ABSENT
+    file.unlink()
+    assert (await workshop.open().stage(workshop.pair())).status is Status.CREATED
+
+    file.write_text("{")
+    for attempt in (workshop.open().recover(), workshop.open().stage(workshop.pair())):
+        with pytest.raises(CannotStage, match=f"{file} can't be read.*remove that file"):
+            await attempt
+
+
+async def test_a_foreign_container_in_its_place_is_left_alone(workshop: Workshop) -> None:
+    await workshop.open().stage(workshop.pair())
+    old = await workshop.inspect(workshop.name)
+    await begin(workshop, old)
+    await workshop.client("remove_container", old["Id"])
+    body = body_of(old, old["Image"])
+    foreign = await workshop.client("create_container_from_config", {**body, "Labels": {}}, workshop.name)
+    with pytest.raises(Foreign, match="wasn't made by compose"):
+        await workshop.open().recover()
+    await workshop.client("remove_container", foreign["Id"])
+    assert "made again" in await workshop.open().recover()
