@@ -109,6 +109,7 @@ async def swap(control: Control, args: argparse.Namespace) -> int:
         "drain": args.drain,
         "tokens": args.tokens,
         "rehash": args.rehash,
+        "and_back": args.and_back,
     }
     return await follow(control, args, "/swap", order)
 

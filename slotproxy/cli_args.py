@@ -66,6 +66,7 @@ def _add_orders(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_target(swap, nargs="?")
     swap.add_argument("--trial", action="store_true", help="to a pair that isn't verified: its success is the evidence")
     swap.add_argument("--tokens", type=count, metavar="N", help="how many tokens the trial's completion asks for")
+    swap.add_argument("--and-back", action="store_true", help="after the trial, what served before gets the card again")
     swap.add_argument("--cut", action="store_true", help="end what is still in flight at the drain's deadline")
     swap.add_argument("--no-stage", action="store_true", help="refuse, if the container isn't what the pair declares")
     swap.add_argument("--drain", type=duration, metavar="DURATION", help="how long to wait for requests in flight")
@@ -91,13 +92,16 @@ def _add_target(parser: argparse.ArgumentParser, nargs: str | None = None) -> No
 
 
 def _check_swap(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    others = args.trial or args.cut or args.no_stage or args.drain is not None or args.tokens is not None or args.rehash
+    others = args.trial or args.and_back or args.cut or args.no_stage or args.rehash
+    others = others or args.drain is not None or args.tokens is not None
     if args.abort and (args.target or others):
         parser.error("swap --abort stands alone: it gives up whatever swap is under way")
     if not args.abort and not args.target:
         parser.error("swap takes a TARGET, such as to-ninfer or to-ninfer:v3")
     if args.tokens is not None and not args.trial:
         parser.error("--tokens is a trial's: give --trial with it")
+    if args.and_back and not args.trial:
+        parser.error("--and-back hands the card back after a trial: swap --trial --and-back TARGET")
 
 
 def _epilog(commands: Commands[argparse.ArgumentParser]) -> str:

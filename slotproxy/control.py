@@ -77,6 +77,7 @@ def _swap(desk: Desk, body: Json) -> AsyncGenerator[Json, None]:
         drain=_seconds(body, "drain"),
         tokens=_count(body, "tokens"),
         rehash=_flag(body, "rehash"),
+        and_back=_flag(body, "and_back"),
     )
 
 

@@ -31,10 +31,11 @@ from slotproxy.demo_files import HOST, LOG, Quarters, write_house
 from slotproxy.ending import Stopping, stopped
 from slotproxy.logs import log_to
 from slotproxy.presence import unless
-from swap.controller import Ended
+from slotproxy.refusal import Refusal
 from swap.hands import Wish
 from swap.ports import Fault
 from swap.process import ChildProcess
+from swap.tickets import Ended
 
 TRIALS = ("ninfer:v2", "strata:current")  # the first evidence; Strata serves in the end
 OTHERWISE = "give another --port"
@@ -108,16 +109,27 @@ async def _live(demo: Demo, settings: Settings, port: socket.socket) -> int:
 async def _prepare(demo: Demo, daemon: Daemon) -> None:
     """First evidence by real trials, unless there is some already; then Strata serves. Raises CannotServe, Stopping."""
     await unless(daemon.controller.settled(), stopped(demo.stop))
-    for label, other in (TRIALS, TRIALS[::-1]):
+    for label in TRIALS:
         engine, _, pair = label.partition(":")
         verdict = await unless(daemon.desk.checker.judge(engine, pair, trial=False), stopped(demo.stop))
-        if verdict.verified is None:
+        if verdict.verified is not None:
+            continue
+        if _serving(daemon) == label:  # a killed demo has left it: to serve already is no trial
+            await _adopt(demo, daemon, engine)
+        else:
             demo.say(f"trial of {label} …")
-            if _serving(daemon) == label:  # a killed demo has left it: to serve already is no trial
-                await _swap(demo, daemon, other, trial=True)
             await _swap(demo, daemon, label, trial=True)
     if _serving(daemon) != TRIALS[-1]:
         await _swap(demo, daemon, TRIALS[-1], trial=False)
+
+
+async def _adopt(demo: Demo, daemon: Daemon, engine: str) -> None:
+    """Raises CannotServe, Stopping."""
+    demo.say(f"{engine} serves already …")
+    try:
+        await unless(daemon.desk.evidence.adopt(engine), stopped(demo.stop))
+    except (Refusal, Fault) as no:
+        raise CannotServe(f"the demo could not adopt {engine}: {no}; see {demo.folder / LOG}") from no
 
 
 def _serving(daemon: Daemon) -> str:

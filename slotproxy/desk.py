@@ -20,13 +20,14 @@ from slotproxy.gate import SlotGate
 from slotproxy.refusal import Refusal, named
 from swap import source
 from swap.checks import Checker, Verdict
-from swap.controller import Controller, Ended
+from swap.controller import Controller
 from swap.hands import Wish
 from swap.ledger import FileLedger
 from swap.moves import Rest
 from swap.ports import Card, Fault, Foreign, Sight
 from swap.reading import Reading, Say, nobody
 from swap.state import Refusing, gate, phase
+from swap.tickets import Ended
 
 if TYPE_CHECKING:
     from swap.dockerd import Docker  # the SDK is slow to load
@@ -156,7 +157,7 @@ class Desk:
     ) -> Json:
         _, chosen = named(self.settings, engine, pair)
         how = Reading(say, anew=rehash, aside=True)
-        verdict = await self.checker.judge(engine, chosen.name, trial=trial, how=how)
+        verdict = await self.controller.hands.judge(engine, chosen.name, trial=trial, how=how)
         moved = await source.look(chosen, verdict.declared)  # here only: a swap doesn't wait for git
         sides = plain(await self.drift.sides(verdict))
         return _plan(replace(verdict, warnings=(*verdict.warnings, *map(str, moved)))) | {"drift": sides}
@@ -191,12 +192,15 @@ class Desk:
         drain: float | None = None,
         tokens: int | None = None,
         rehash: bool = False,
+        and_back: bool = False,
     ) -> AsyncGenerator[Json, None]:
         """Each phase as it passes, a tick each second, and how it ended. Nobody who stops reading stops the swap."""
         chosen, target = named(self.settings, engine, pair)
         if tokens is not None and not trial:
             raise Refusal("`tokens` is a trial's", "order it with --trial, or without --tokens", 2)
-        wish = Wish(stage=stage, drain=drain, tokens=tokens, rehash=rehash)
+        if and_back and not trial:
+            raise Refusal("`and_back` belongs to a trial", "swap with --trial, or without --and-back", 2)
+        wish = Wish(stage=stage, drain=drain, tokens=tokens, rehash=rehash, and_back=and_back)
         ticket = self.controller.order(chosen.name, target.name, trial=trial, cut=cut, wish=wish)
         while True:
             try:

@@ -233,6 +233,16 @@ class Checker:
             found.warnings += policy.warnings(pair.label, known, engine.require, strict=self._strict)
         return known
 
+    def leave(self, verdict: Verdict) -> str:
+        """What lets an allowed pair through in place of evidence; empty where it is evidence."""
+        if verdict.standing is None:
+            return ""
+        require = self._engines[verdict.engine].require
+        return policy.by_policy(verdict.label, verdict.standing, require, strict=self._strict)
+
+    def engine(self, name: str) -> Engine:
+        return self._engines[name]
+
     def accepts(self, engine: Engine, known: Standing) -> bool:
         """May such a pair have the card without a trial?"""
         return policy.accepts(known, engine.require, strict=self._strict)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -19,9 +19,9 @@ import structlog
 
 from engines.spec import Engine, Pair
 from swap.evidence import evidence_of
+from swap.handback import HandBack
 from swap.hands import Hands, Wish
 from swap.kept import keep_proven
-from swap.known import Known
 from swap.machine import START, step
 from swap.moves import (
     Aborted,
@@ -51,54 +51,13 @@ from swap.moves import (
 from swap.ports import Fault, Gate, JournalEntry, Ledger, Sight
 from swap.reading import Reading
 from swap.state import Closed, Open, Refusing, State, gate, phase
+from swap.tickets import Ended, Progress, Ticket, truth
+from swap.trials import find_out
 from swap.watch import Watch
 
 WRITE_LIMIT = 10.0  # seconds that a durable write may take
 CHANGES = (Stage, PutBack, Stop, Start)
 WAITS = (Drain, Free, Warm, Glance, Rest)  # nothing of theirs is in the way of staging by hand
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """One phase of an order as it passes; `elapsed` seconds since the order."""
-
-    phase: str
-    text: str
-    elapsed: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How an order ended: what is true now."""
-
-    code: int
-    text: str
-    serving: str | None
-    elapsed: float
-
-
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """Somebody who waits for an order. Throwing it away changes nothing: the order goes on."""
-
-    order: Order
-    since: float = field(default_factory=time.monotonic)
-    news: asyncio.Queue[Progress | Ended] = field(default_factory=asyncio.Queue)
-    told: tuple[str, str] = ("", "")
-
-    def tell(self, progress: Progress) -> None:
-        """What it wasn't told just before."""
-        if self.told != (progress.phase, progress.text):
-            self.told = (progress.phase, progress.text)
-            self.news.put_nowait(progress)
-
-    async def follow(self) -> AsyncIterator[Progress | Ended]:
-        """Each phase as it passes; the last is `Ended`."""
-        while True:
-            item = await self.news.get()
-            yield item
-            if isinstance(item, Ended):
-                return
 
 
 @dataclass
@@ -119,6 +78,7 @@ class Controller:
     _task: asyncio.Task[None] | None = None
     _interrupted: set[int] = field(default_factory=set)
     _notes: dict[int, str] = field(default_factory=dict)  # by order: what its answer adds
+    _back: HandBack = field(default_factory=HandBack)
     _last_gate: Open | Closed | Refusing | None = None
     _hands: asyncio.Lock = field(default_factory=asyncio.Lock)
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -186,7 +146,7 @@ class Controller:
             assert START.doing is not None
             await self._begin(START.doing, tasks)
             while True:
-                event = await self._events.get()
+                event = self._back.due() or await self._events.get()
                 await self._take(event, tasks)
 
     async def _take(self, event: Event, tasks: asyncio.TaskGroup) -> None:
@@ -313,7 +273,7 @@ class Controller:
                 await self._write_evidence(record)
         except (Fault, TimeoutError) as error:
             why = str(error) or f"nothing came in {WRITE_LIMIT:g} s; look after the ledger's disk"
-            self._notes[record.order.id] = f"; no evidence was written: {why}"
+            self._notes[record.order.id] = f"no evidence was written: {why}"
             self._log.error("no evidence", why=why)
 
     async def _write_evidence(self, record: Record) -> None:
@@ -332,33 +292,51 @@ class Controller:
         if self.hands.known[unit].subject is not None:
             return
         try:
-            await self._find_evidence(self.hands.known[unit])
+            await find_out(self.hands.checker, self.hands.known[unit], Reading(aside=True))
         except Fault as fault:
             self._log.warning("can't tell whether it is verified", unit=unit.label, why=str(fault))
         except Exception:
             self._log.exception("can't tell whether it is verified", unit=unit.label)
 
-    async def _find_evidence(self, known: Known) -> None:
-        how = Reading(aside=True)
-        subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair, how)
-        standing = await self.hands.checker.standing_of(subject, known.pair.label if known.pair else "")
-        if known.subject is None:  # a check may have been quicker
-            known.subject, known.standing = subject, standing
-
     def _answer(self, order: Order, code: Code, why: str) -> None:
+        wish, note = self.hands.wishes.pop(order.id, Wish()), self._notes.pop(order.id, "")
+        if code is Code.SERVES and wish.before is not None:
+            self._hand_back(order, wish, wish.before, note)
+            return
         serving = self.state.serving.label if self.state.serving else None
-        text = _truth(code, serving, why) + (self._notes.pop(order.id, "") or self._unproven(code))
+        if self._back.goes(order):
+            code, text = self._back.ended(order, code, serving, why)
+        else:
+            text = truth(code, serving, why) + (f"; {note}" if note else self._beside(code, wish))
         for ticket in [t for t in self._tickets if t.order.id == order.id]:
             elapsed = time.monotonic() - ticket.since
             ticket.news.put_nowait(Ended(int(code), text, serving, elapsed))
             self._tickets.remove(ticket)
-        self.hands.wishes.pop(order.id, None)
         self._log.info("order ended", target=f"{order.engine}:{order.pair}", code=int(code), why=why)
 
-    def _unproven(self, code: Code) -> str:
+    def _hand_back(self, trial: Order, wish: Wish, before: Unit, unwritten: str) -> None:
+        """The trial has ended well: whoever waits for it waits for the way back, which is next."""
+        back = self._back.begin(trial, before, id=self._ids(), unwritten=unwritten)
+        self.hands.wishes[back.id] = Wish(stage=wish.stage, drain=wish.drain)
+        for ticket in self._tickets:
+            if ticket.order.id == trial.id:
+                ticket.order = back
+                ticket.tell(Progress(phase(self.state), self._back.news(back), time.monotonic() - ticket.since))
+        self._log.info("trial ended", target=f"{trial.engine}:{trial.pair}", news=self._back.news(back))
+
+    def _beside(self, code: Code, wish: Wish) -> str:
+        """What the answer adds: by what it got the card, that it serves unproven, that nothing was handed back."""
+        if code is not Code.SERVES:
+            return ""
+        if wish.leave:
+            return f"; it got the card by policy: {wish.leave}"
+        none = "; it served already, so nothing was tried and nothing is handed back" if wish.and_back else ""
+        return none + self._unproven()
+
+    def _unproven(self) -> str:
         """An order for what serves already changes nothing, so it makes no evidence either."""
         serving = self.state.serving
-        known = self.hands.known.get(serving) if code is Code.SERVES and serving else None
+        known = self.hands.known.get(serving) if serving else None
         if serving is None or known is None or known.verified is not False:
             return ""
         return f"; it isn't verified: `slotctl pairs adopt {serving.engine}` makes evidence of it"
@@ -367,6 +345,12 @@ class Controller:
         """Whoever asked for it follows the order that is under way."""
         current = self.state.order
         assert current is not None
+        if self.hands.wishes[order.id].and_back != self.hands.wishes[current.id].and_back:
+            how = "without" if self.hands.wishes[order.id].and_back else "with"
+            self._answer(
+                order, Code.REFUSED, f"a swap to {current.engine}:{current.pair} {how} --and-back is under way"
+            )
+            return
         for ticket in self._tickets:
             if ticket.order.id == order.id:
                 ticket.order = current
@@ -383,19 +367,9 @@ class Controller:
         word = phase(self.state)
         if self.state.failure:
             word, text = f"restoring: {word}", text or self.state.failure
+        elif self._back.goes(self.state.order):
+            word = f"back: {word}"
         return Progress(word, text, time.monotonic() - ticket.since)
-
-
-def _truth(code: Code, serving: str | None, why: str) -> str:
-    match code:
-        case Code.SERVES:
-            return f"{serving} serves"
-        case Code.REFUSED:
-            return f"refused, nothing was changed: {why}"
-        case Code.RESTORED:
-            return f"{serving} serves again: {why}"
-        case Code.DARK:
-            return f"dark, nothing serves: {why}"
 
 
 def _labels(units: frozenset[Unit]) -> list[str]:

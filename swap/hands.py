@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from engines.spec import Engine, Pair
+from swap import trials
 from swap.boot import Boot
 from swap.checks import Checker, Verdict
 from swap.drift import differences
@@ -80,7 +81,10 @@ class Wish:
     drain: float | None = None
     rehash: bool = False  # are its files read again, whatever is remembered?
     tokens: int | None = None  # of a trial's completion; None: as configured
+    and_back: bool = False  # once the trial has proven itself, what served before gets the card again
     unit: Unit | None = None  # what it means, once checked
+    before: Unit | None = None  # what is handed back to
+    leave: str = ""  # what let it through in place of evidence
 
 
 @dataclass
@@ -184,21 +188,48 @@ class Hands:
     async def _check(self, effect: Check) -> Told:
         order = effect.order
         wish = self.wishes[order.id]
+        stage, and_back = wish.stage, wish.and_back
         how = Reading(self.say, anew=wish.rehash)
-        verdict = await self.checker.judge(order.engine, order.pair, trial=order.trial, may_stage=wish.stage, how=how)
+        verdict = await self.judge(order.engine, order.pair, trial=order.trial, stage=stage, and_back=and_back, how=how)
+        serving = self._now_serving()
         if verdict.allowed:
-            wish.unit = await self.expect(verdict, stage=wish.stage)
+            for warning in verdict.warnings:
+                self.say(warning)
+            wish.unit = await self.expect(verdict, stage=stage)
+            if serving is None or wish.unit != serving[0]:
+                wish.before = serving[0] if serving is not None and and_back else None
+                wish.leave = "" if order.trial else self.checker.leave(verdict)
             return Checked(effect.n, wish.unit)
-        if (unit := self.serving()) is not None and await self._means(verdict, unit):
-            return Checked(effect.n, unit)  # nothing is started: that it isn't verified is said, and changes nothing
+        if serving is not None and await trials.means(verdict, serving):
+            # Nothing is started: that it isn't verified is said, and changes nothing.
+            return Checked(effect.n, serving[0])
         return Failed(effect.n, "; ".join([*how.alarms, verdict.why]))
 
-    async def _means(self, verdict: Verdict, unit: Unit) -> bool:
-        """Is this unit what the verdict is about?"""
-        if verdict.declared is None:
-            return False
-        engine = self.engines[verdict.engine]
-        return await unit_of(engine, engine.pairs[verdict.pair], verdict.declared) == unit
+    async def judge(
+        self,
+        engine: str,
+        pair: str | None,
+        *,
+        trial: bool,
+        stage: bool = True,
+        and_back: bool = False,
+        how: Reading | None = None,
+    ) -> Verdict:
+        """What a check of such an order comes to now; changes nothing."""
+        return await trials.judge(
+            self.checker,
+            self._now_serving(),
+            engine,
+            pair,
+            trial=trial,
+            may_stage=stage,
+            and_back=and_back,
+            how=how,
+        )
+
+    def _now_serving(self) -> trials.Serving | None:
+        unit = self.serving()
+        return None if unit is None else (unit, self.known[unit])
 
     async def expect(self, verdict: Verdict, *, stage: bool = True) -> Unit:
         """The unit of an allowed verdict; what it declares is what must be found in its container from now on."""

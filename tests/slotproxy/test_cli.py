@@ -185,14 +185,15 @@ def test_a_swap_that_fails_exits_with_what_is_true_now(
 
 
 def test_every_swap_option_reaches_the_daemon(daemon: Daemon, socket: Path) -> None:
-    slotctl(
-        socket, "swap", "ninfer:v3", "--trial", "--cut", "--no-stage", "--drain", "10m", "--tokens", "256", "--rehash"
-    )
+    written = ["--trial", "--and-back", "--cut", "--no-stage", "--drain", "10m", "--tokens", "256", "--rehash"]
+    slotctl(socket, "swap", "ninfer:v3", *written)
     slotctl(socket, "swap", "to-ninfer")
-    all_of_them = {"trial": True, "cut": True, "stage": False, "drain": 600.0, "tokens": 256, "rehash": True}
-    none = {"trial": False, "cut": False, "stage": True, "drain": None, "tokens": None, "rehash": False}
+    every = {"trial": True, "cut": True, "stage": False, "drain": 600.0, "tokens": 256}
+    every |= {"rehash": True, "and_back": True}
+    none = {"trial": False, "cut": False, "stage": True, "drain": None, "tokens": None}
+    none |= {"rehash": False, "and_back": False}
     assert daemon.orders == [
-        {"engine": "ninfer", "pair": "v3", **all_of_them},
+        {"engine": "ninfer", "pair": "v3", **every},
         {"engine": "ninfer", "pair": None, **none},
     ]
 
@@ -466,6 +467,8 @@ def test_ctrl_c_only_detaches_and_the_swap_goes_on(socket: Path) -> None:
         ["dance"],
         ["swap"],
         ["swap", "to-"],
+        ["swap", "to-ninfer", "--and-back"],
+        ["swap", "--abort", "--and-back"],
         ["swap", "to-ninfer:"],
         ["swap", "to-ninfer", "--abort"],
         ["swap", "--abort", "--cut"],

@@ -82,6 +82,8 @@ BAD_USAGE: list[tuple[str, Any, str]] = [
     ("/swap", {"engine": "ninfer", "trial": True, "tokens": True}, "`tokens` must be a number from 1 to 10000"),
     ("/swap", {"engine": "ninfer", "tokens": 8}, "`tokens` is a trial's"),
     ("/swap", {"engine": "gpt"}, "there is no engine 'gpt'"),
+    ("/swap", {"engine": "ninfer", "and_back": True}, "`and_back` belongs to a trial"),
+    ("/swap", {"engine": "ninfer", "trial": True, "and_back": 1}, "`and_back` must be true or false"),
     ("/hold", {"seconds": "1"}, "`seconds` must be a number of seconds"),
 ]
 

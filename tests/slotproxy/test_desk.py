@@ -265,6 +265,18 @@ async def test_a_plan_tells_what_would_run_and_changes_nothing(office: Office) -
     assert "ninfer stage" not in " ".join(office.happened)
 
 
+async def test_a_plan_of_a_trial_says_what_the_trial_would_say(office: Office) -> None:
+    async with office.serving(verified=()):
+        plan = await office.desk.plan("ninfer", "v3", trial=True)
+        assert [one["what"] for one in plan["refusals"]] == [
+            "strata:current serves and isn't verified, so nothing verified could be restored if the trial fails"
+        ]
+        assert [one["mend"] for one in plan["refusals"]] == ["`slotctl pairs adopt strata` first"]
+        assert plan["refusals"][0]["what"] in (await office.swapped("ninfer", "v3", trial=True))[-1]["text"]
+        await office.desk.evidence.adopt("strata")
+        assert (await office.desk.plan("ninfer", "v3", trial=True))["allowed"] is True
+
+
 async def test_staging_makes_the_stopped_container_and_says_in_what_it_differed(office: Office) -> None:
     async with office.serving():
         made = await office.desk.stage("ninfer", "v3")

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from engines.spec import GiB
-from swap.controller import Ended
 from swap.moves import Awaited, Code, Order, Stage
+from swap.tickets import Ended
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import World, end_of, until
 
