@@ -10,7 +10,7 @@ import enum
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,10 +29,14 @@ from swap.findings import come_back
 from swap.policy import relaxed
 from swap.ports import Fault
 from swap.reading import Reading
+from swap.sides import Row, Severity
 
 LOOKING = 60.0  # seconds that a check may take
+FIELDS = 3  # fields that a finding names; `slotctl drift` names all
 JUDGING = 300.0  # seconds that one pair may take: its files may have to be hashed
 LITTLE = 256 * MiB  # free room in the state folder that is worth a word: a ledger and a journal need far less
+
+_TOLD_ELSEWHERE = (Severity.BLOCKS, Severity.COSMETIC)
 
 
 class Weight(enum.Enum):
@@ -181,6 +185,14 @@ class Doctor:
             yield Finding(pair.label, warning, "", Weight.WARNING)
         for fault in await source.look(pair, verdict.declared):
             yield Finding(pair.label, fault.what, fault.mend, Weight.WARNING)
+        if pair == self.desk.drift.pair_of(engine, None):
+            # What blocks is a refusal, and told; what is cosmetic isn't worth a word.
+            rows = [row for row in await self.desk.drift.sides(verdict) if row.severity not in _TOLD_ELSEWHERE]
+            if rows:
+                what = f"what is declared, created, running and verified differs in {', '.join(_some(rows))}"
+                yield Finding(
+                    pair.label, what, f"`slotctl drift {engine.name}` shows what would mend it", Weight.WARNING
+                )
 
 
 async def _all_of(where: str, check: Check, limit: float) -> list[Finding]:
@@ -199,6 +211,12 @@ async def _all_of(where: str, check: Check, limit: float) -> list[Finding]:
         structlog.get_logger("slotproxy").exception("a check broke", check=where)
         found.append(Finding(where, f"the check itself failed: {error!r}", "slotproxy's log says more"))
     return found
+
+
+def _some(rows: Sequence[Row]) -> Iterator[str]:
+    yield from (row.field for row in rows[:FIELDS])
+    if len(rows) > FIELDS:
+        yield f"and {len(rows) - FIELDS} more"
 
 
 def once(findings: Iterable[Finding]) -> list[Finding]:

@@ -29,10 +29,11 @@ class DriftDesk:
     async def drift(self, engine: str | None, pair: str | None, *, say: Say = nobody) -> Json:
         """Of one engine or of all; without a pair it is the one on the card, else the deployed one."""
         engines = [named(self.settings, engine, pair)[0]] if engine is not None else [*self.settings.engines.values()]
-        found = [await self._engine(one, self._pair(one, pair), Reading(say, aside=True)) for one in engines]
+        found = [await self._engine(one, self.pair_of(one, pair), Reading(say, aside=True)) for one in engines]
         return {"engines": found, "differs": any(one["differs"] for one in found)}
 
-    def _pair(self, engine: Engine, name: str | None) -> Pair:
+    def pair_of(self, engine: Engine, name: str | None) -> Pair:
+        """The pair that is meant: without a name the one on the card, else the deployed one."""
         if name is not None:
             return engine.pairs[name]
         holder = self.controller.state.holder

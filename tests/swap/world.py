@@ -190,7 +190,7 @@ class World:
     @property
     def happened(self) -> list[str]:
         """The story without what only looks, and without what the gate was told again."""
-        looks = ("look", "declared", "log_tail", "memory", "keep")
+        looks = ("look", "declared", "running", "has_image", "log_tail", "memory", "keep")
         happened: list[str] = []
         for line in self.story:
             gate = next((told for told in reversed(happened) if told.startswith("gate")), None)
