@@ -140,8 +140,11 @@ def check_config(args: argparse.Namespace) -> int:
     if args.schema:
         print(json.dumps(config.schema(), indent=2))
         return 0
+    from swap.policy import relaxed  # noqa: PLC0415  (the other commands start faster without it)
+
     settings = config.load(config.config_path(args.file or args.config))
     unsure = _card_unsure(settings)
+    policy = [words for engine in settings.engines.values() if (words := relaxed(engine))]
     pairs = [pair.label for engine in settings.engines.values() for pair in engine.pairs.values()]
     answer = {
         "file": str(settings.path),
@@ -149,10 +152,11 @@ def check_config(args: argparse.Namespace) -> int:
         "listen": f"{settings.host}:{settings.port}",
         "pairs": pairs,
         "slots": list(settings.slots),
+        "policy": policy,
         "unsure": unsure,
     }
     good = f"{settings.path}: good; pairs {', '.join(pairs)}; slots {', '.join(settings.slots)}"
-    show(args, answer, lambda _: [good, *filter(None, [unsure])])
+    show(args, answer, lambda _: [good, *policy, *filter(None, [unsure])])
     return 0
 
 

@@ -22,10 +22,13 @@ from swap import source
 from swap.checks import Checker, Verdict
 from swap.controller import Controller
 from swap.hands import Wish
+from swap.known import Known
 from swap.ledger import FileLedger
 from swap.moves import Rest
+from swap.policy import in_words, relaxed
 from swap.ports import Card, Fault, Foreign, Sight
 from swap.reading import Reading, Say, nobody
+from swap.standing import Standing
 from swap.state import Refusing, gate, phase
 from swap.tickets import Ended
 
@@ -57,6 +60,7 @@ class Desk:
         state, view = self.controller.state, self.gate.view()
         serving = state.serving
         known = self.controller.hands.known.get(serving) if serving else None
+        standing = await self._standing(known)
         return {
             "pid": os.getpid(),
             "version": __version__,
@@ -64,7 +68,9 @@ class Desk:
             "holder": state.holder.engine if state.holder else None,
             "pair": state.holder.label if state.holder else None,
             "serving": serving is not None,
-            "verified": None if known is None else known.verified,
+            "verified": None if standing is None else standing.served is not None,
+            "proof": None if known is None else in_words(standing),
+            "policy": [words for engine in self.settings.engines.values() if (words := relaxed(engine))],
             "since": self._since(),
             "gate": {
                 **{name: getattr(view, name) for name in ("state", "engine", "reason", "waiting", "waiting_bytes")},
@@ -78,6 +84,12 @@ class Desk:
             "engines": await self._engines(),
             "warnings": self.ledger.problems(),
         }
+
+    async def _standing(self, known: Known | None) -> Standing | None:
+        """What is recorded now of what serves; None: nothing serves, or nobody has looked at its files yet."""
+        if known is None or known.subject is None:
+            return None
+        return await self.checker.standing_of(known.subject, known.pair.label if known.pair else "")
 
     def _since(self) -> str:
         """When what serves began to; when nothing does, when this phase began."""

@@ -30,6 +30,7 @@ def status(answer: Answer) -> list[str]:
         *_dark(answer.get("dark")),
         labelled("card", _card(answer.get("card") or {})),
         *_engines(answer.get("engines") or {}),
+        *(labelled("policy", str(words)) for words in answer.get("policy") or ()),
     ]
     return [*lines, *warnings(answer)]
 
@@ -118,13 +119,8 @@ def _serving(answer: Answer) -> str:
         return f"nothing ({answer.get('state')})"
     if not answer.get("serving"):
         return f"nothing: {pair} has the card ({answer.get('state')})"
-    known = "evidence unknown" if answer.get("verified") is None else _yes(answer["verified"], "verified")
     since = f", since {moment(answer['since'])}" if answer.get("since") else ""
-    return f"{pair} ({known}){since}"
-
-
-def _yes(truth: object, word: str) -> str:
-    return word if truth else f"not {word}"
+    return f"{pair} ({answer.get('proof') or 'evidence unknown'}){since}"
 
 
 def _gate(gate: Answer) -> str:

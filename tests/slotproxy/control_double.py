@@ -44,6 +44,7 @@ class Daemon:
 
     def reset(self) -> None:
         self.pair = "strata:current"
+        self.policy: list[str] = []
         self.verified = {"strata:current", "ninfer:v2"}
         self.hold: float | None = None
         self.held = False
@@ -80,6 +81,8 @@ class Daemon:
                 "pair": self.pair,
                 "serving": True,
                 "verified": self.pair in self.verified,
+                "proof": "verified" if self.pair in self.verified else "not verified",
+                "policy": self.policy,
                 "since": "2026-01-02T03:04:05Z",
                 "gate": gate | {"in_flight": 1, "settling": 0, "longest_wait": 1.5},
                 "hold": {"left": self.hold} if self.held else None,

@@ -101,6 +101,19 @@ def test_status_says_who_serves_and_who_waits(daemon: Daemon, socket: Path, caps
     assert "warning   the tree has moved\n" in shown
 
 
+def test_status_says_what_is_relaxed_and_how_what_serves_is_proven(
+    daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slotctl(socket, "status") == 0
+    assert "policy" not in capsys.readouterr().out
+    daemon.policy = ["ninfer: a pair is given the card when its files fit, proven or not (require: candidate)"]
+    daemon.verified.clear()
+    assert slotctl(socket, "status") == 0
+    shown = capsys.readouterr().out
+    assert f"policy    {daemon.policy[0]}\n" in shown
+    assert "serving   strata:current (not verified), since" in shown
+
+
 def test_times_are_shown_as_people_read_them() -> None:
     assert render.moment("2026-01-02T03:04:05.678901+00:00") == "2026-01-02 03:04:05Z"
     assert render.moment("2026-01-02T03:04:05.678901234Z") == "2026-01-02 03:04:05Z"
@@ -518,6 +531,10 @@ def test_check_config_needs_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixt
     file.write_text(yaml.safe_dump(document))
     assert main(["check-config", str(file)]) == 0
     assert capsys.readouterr().out.startswith(f"{file}: good; pairs strata:v2; slots anonymous\n")
+    file.write_text(yaml.safe_dump(document).replace("vram:", "require: attested\n    vram:"))
+    assert main(["check-config", str(file)]) == 0
+    words = "strata: a pair is given the card when the operator attests it (require: attested)"
+    assert words in capsys.readouterr().out.splitlines()
     file.write_text(yaml.safe_dump(document).replace("30GiB", "30"))
     assert main(["--config", str(file), "check-config"]) == 2
     assert capsys.readouterr().err.startswith(f"slotctl: {file}: engines.strata.vram: 30 has no unit; ")

@@ -1,0 +1,54 @@
+"""Status says how what serves is proven, as it counts now, and in what the rule is relaxed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from engines.spec import Require
+from swap.ports import Evidence, Outcome
+from tests.slotproxy.office import Office
+from tests.swap.fakes import REAL
+from tests.swap.world import until
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    with capture_logs():
+        office = Office(tmp_path)
+        yield office
+    office.close()
+
+
+async def test_status_says_how_what_serves_is_proven_now(office: Office) -> None:
+    async with office.serving() as controller:
+        serving = controller.state.serving
+        assert serving is not None
+        known = office.hands.known[serving]
+        await until(lambda: known.subject is not None)
+        assert (await office.desk.status())["proof"] == "verified"
+        office.card._identity = replace(REAL, driver="580.1")  # after a reboot, say
+        now = await office.desk.status()
+        assert now["proof"] == "verified, but it was verified with driver 575.57, this is 580.1"
+        assert now["verified"] is True
+        assert known.subject is not None
+        word = Evidence(known.subject, "", Outcome.REVOKED, serving.label, "2026-01-03", "operator", REAL)
+        await asyncio.to_thread(office.ledger.record, replace(word, reason="garbles tools"))
+        now = await office.desk.status()
+        assert (now["proof"], now["verified"]) == ("revoked 2026-01-03: garbles tools", False)
+        assert now["policy"] == []
+
+
+async def test_status_says_what_is_relaxed_in_so_many_words(office: Office) -> None:
+    for name, word in (("ninfer", Require.CANDIDATE), ("strata", Require.ATTESTED)):
+        office.engines[name] = replace(office.engines[name], require=word)
+    async with office.serving(verified=()):
+        assert (await office.desk.status())["policy"] == [
+            "strata: a pair is given the card when the operator attests it (require: attested)",
+            "ninfer: a pair is given the card when its files fit, proven or not (require: candidate)",
+        ]
