@@ -8,24 +8,28 @@ from pathlib import Path
 
 from engines.spec import Engine, Pair
 from swap.artifacts import look_at
+from swap.hashing import links
 from swap.ports import Recipe
 
 SECOND = 1_000_000_000  # nanoseconds
+MARGIN = 1.0  # seconds by which files must be older than the start
 
 
 def written_since(paths: Iterable[Path], started_at: str) -> list[str]:
     """The files that changed, or came to bear their name, after the engine was started (ISO 8601): not what it read.
 
-    The inode's own time (ctime) counts as well, since nobody can set it back. Raises ValueError where `started_at` is
-    no time, OSError where a file is gone.
+    The inode's own time (ctime) counts as well, since nobody can set it back. The start is told by Docker when the
+    engine has been running for a moment already, and files' times have a grain: hence `MARGIN`. Both are told by the
+    clock of one host, for we read its files; a clock that was set back in between can't be seen through.
+    Raises ValueError where `started_at` is no time, OSError where a file is gone.
     """
-    started = datetime.fromisoformat(started_at).timestamp() * SECOND
+    started = (datetime.fromisoformat(started_at).timestamp() - MARGIN) * SECOND
     return [str(path) for path in paths if max(_times(path)) > started]
 
 
 def _times(path: Path) -> Iterator[int]:
     """Of the file, and of each symlink on the way to it: a link may be made to name another, older file."""
-    for state in (path.stat(), *(one.lstat() for one in (path, *path.parents) if one.is_symlink())):
+    for state in (path.stat(), *(link.lstat() for link in links(path))):
         yield state.st_ctime_ns
         yield state.st_mtime_ns
 

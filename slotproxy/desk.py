@@ -264,7 +264,7 @@ def _plan(verdict: Verdict) -> Json:
             "image": declared.image,
             "image_id": declared.image_id,
             "argv": list(declared.argv),
-            "artifacts": [asdict(file) for file in files],
+            "artifacts": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in files],
         }
     return {
         "label": verdict.label,

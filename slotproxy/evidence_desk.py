@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.spec import Engine, Pair
-from slotproxy.adoption import version_of, written_since
+from slotproxy.adoption import MARGIN, version_of, written_since
 from slotproxy.config import Settings, SlotSettings
 from slotproxy.gate import Place, SlotGate
 from slotproxy.refusal import Refusal, named
@@ -134,8 +134,9 @@ class EvidenceDesk:
         except (OSError, ValueError) as error:
             raise Refusal(f"nobody can tell whether {pair.label} runs with these files: {error}", mend, 3) from error
         if changed:
-            what = f"{', '.join(changed)} changed after {pair.label} was started at {known.started_at}"
-            raise Refusal(f"{what}: it runs with what was there before", mend, 3)
+            when = f"after {pair.label} was started at {known.started_at}, or less than {MARGIN:g} s before"
+            what = f"{', '.join(changed)} changed {when}"
+            raise Refusal(f"{what}: nobody knows that this is what it has read", mend, 3)
 
     async def _expect_same(self, unit: Unit, run: tuple[str, str], subject: Subject) -> None:
         """Raises Refusal unless what was hashed and asked is what serves still, in that very run."""

@@ -1,7 +1,8 @@
 """The sha256 of large files: off the event loop, once for each state of a file, and never of one that changes.
 
-A state of a file is its `Identity`: device, inode, size, mtime and ctime. What was hashed is remembered by it in a
-small file on disk, so that 24 GB are read once and not before every swap. A damaged memory costs time, nothing else.
+A state of a file is its `Identity`: device, inode, size, mtime and ctime, and that of each symlink on the way to it: a
+link that was moved and moved back has led elsewhere meanwhile. What was hashed is remembered by the first in a small
+file on disk, so that 24 GB are read once and not before every swap. A damaged memory costs time, nothing else.
 
 While clients wait for a card that is being moved, only what is on the way to it is read: a swap's check, the look at
 start. A reading for a side question (a plan, the pairs) pauses meanwhile, unless somebody on that way wants the same
@@ -31,6 +32,7 @@ from swap.reading import Reading
 
 CHUNK = 1024 * 1024
 TICK = 0.2  # seconds between two reports of progress
+MOST_LINKS = 40  # as Linux itself
 STALL_LIMIT = 60.0  # seconds without a byte after which the disk is given up
 STAMP_GRAIN_NS = 50_000_000  # two writes within one clock tick of the kernel may leave the same times
 
@@ -54,12 +56,38 @@ def identity(path: Path) -> Identity:
     return _identity_of(path, found)
 
 
+def links(path: Path) -> tuple[Path, ...]:
+    """Every symlink on the way to the file, also those that others lead to; as many as the kernel would follow."""
+    found: list[Path] = []
+    here, left = Path("/"), [*reversed(path.absolute().parts[1:])]
+    while left and len(found) < MOST_LINKS:
+        step = here / left.pop()
+        try:
+            target = step.readlink()
+        except OSError:  # none, or nothing at all: whoever reads the file says so
+            here = step.parent.parent if step.name == ".." else step
+            continue
+        found.append(step)
+        here = Path("/") if target.is_absolute() else here
+        left += reversed(target.parts[target.is_absolute() :])
+    return tuple(found)
+
+
+def _seen(path: Path, state: Identity) -> str:
+    """All that tells whether the same file has been there all the time."""
+    return repr([tuple(state), *(_identity(link.lstat()) for link in links(path))])
+
+
+def _identity(found: os.stat_result) -> Identity:
+    return Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
 def _identity_of(path: Path, found: os.stat_result) -> Identity:
     if stat.S_ISDIR(found.st_mode):
         raise Fault(f"{path} is a directory, not a file", "name the file in it that the engine reads")
     if not stat.S_ISREG(found.st_mode):
         raise Fault(f"{path} is not a regular file", "name a regular file")
-    return Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return _identity(found)
 
 
 def _unreadable(path: Path, error: OSError) -> Fault:
@@ -84,12 +112,21 @@ def _stalled(path: Path) -> Fault:
     return Fault(f"{path} stalls: nothing came in {STALL_LIMIT:g} s", "look after its disk", passing=True)
 
 
-async def _state(path: Path) -> Identity:
+async def _state(path: Path) -> tuple[Identity, str]:
+    """What it is now, and all that was seen on the way there."""
     try:
         async with asyncio.timeout(STALL_LIMIT):
-            return await asyncio.to_thread(identity, path)
+            return await asyncio.to_thread(_look_at, path)
     except TimeoutError as error:
         raise _stalled(path) from error
+
+
+def _look_at(path: Path) -> tuple[Identity, str]:
+    state = identity(path)
+    try:
+        return state, _seen(path, state)
+    except OSError as error:  # a link that is moved just now
+        raise _changing(path) from error
 
 
 class _Remembered(msgspec.Struct, frozen=True):
@@ -142,12 +179,12 @@ class Hasher:
     async def digest(self, path: Path, how: Reading | None = None) -> FileDigest:
         """The file's size and sha256. Raises Fault naming the path: missing, not a file, changing, stalled."""
         how = how or Reading()
-        state = await _state(path)
+        state, seen = await _state(path)
         remembered = None if how.anew else await self._recall(state)
         if remembered is None or not remembered.sure:
             async with self._in_turn(path, state, how):
                 remembered = await self._read_or_recall(path, state, how)
-        return FileDigest(str(path), state.size, remembered.sha256)
+        return FileDigest(str(path), state.size, remembered.sha256, seen)
 
     @contextlib.asynccontextmanager
     async def _in_turn(self, path: Path, state: Identity, how: Reading) -> AsyncIterator[None]:
@@ -177,13 +214,16 @@ class Hasher:
         return found
 
     async def unchanged(self, digest: FileDigest) -> bool:
-        """Whether the file is still in the very state that was hashed to this digest. Reads no content."""
+        """Whether the file is still in the very state that was hashed to this digest. Reads no content.
+
+        The same bytes in another file, or by another link, aren't: nobody knows what was read in between.
+        """
         try:
-            now = await _state(Path(digest.path))
+            now, seen = await _state(Path(digest.path))
         except Fault:
             return False
         remembered = await self._recall(now)
-        return remembered is not None and remembered.sha256 == digest.sha256
+        return seen == digest.seen and remembered is not None and remembered.sha256 == digest.sha256
 
     # ------------------------------------------------------------------------------------------ the memory
 

@@ -29,3 +29,9 @@ def replaced(label: str, files: list[str]) -> Fault:
     """What would run isn't what was checked."""
     what = f"{', '.join(files)} changed since {label} was checked"
     return Fault(what, "swap to it again when nobody writes its files: it needs --trial where it never ran with them")
+
+
+def rewritten(files: list[str]) -> Fault:
+    """What was read isn't known to be what was checked."""
+    what = f"{', '.join(files)} changed since it was checked, so nobody knows what it has read"
+    return Fault(what, "swap to another engine, and with --trial to it again when nobody writes its files")

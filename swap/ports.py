@@ -265,11 +265,15 @@ class Card(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """One file by its content. `path` is where it was read (host); identity is sha256 and size, not the path."""
+    """One file by its content. `path` is where it was read (host); identity is sha256 and size, not the path.
+
+    `seen`: the very state in which it was hashed, for whoever asks later whether it is still in that one.
+    """
 
     path: str
     size: int
     sha256: str
+    seen: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from engines.ninfer.sample import write_artifact
 from engines.spec import GiB, Source
+from slotproxy import adoption
 from slotproxy.refusal import Refusal
 from swap.contents import VERSION
 from swap.moves import Rest
@@ -26,7 +27,8 @@ from tests.swap.world import FILES, moment, until
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Iterator[Office]:
+def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
+    monkeypatch.setattr(adoption, "MARGIN", 0.0)  # here files are made, and engines started, in one moment
     with capture_logs():
         office = Office(tmp_path)
         yield office
@@ -435,12 +437,19 @@ async def _refused(office: Office, engine: str, *, rehash: bool = False) -> str:
     return refusal.value.what
 
 
-@pytest.mark.parametrize("how", ["written", "renamed", "linked"])
+@pytest.mark.parametrize("how", ["written", "renamed", "linked", "linked further on"])
 async def test_files_that_were_replaced_after_the_engine_started_are_never_adopted(office: Office, how: str) -> None:
     path, other = (office.folder / "models" / FILES[name] for name in ("v2", "v3"))
+    if how == "linked further on":
+        path.rename(real := path.with_name("real"))
+        (link := path.with_name("link")).symlink_to(real)
+        path.symlink_to(link)
     async with office.serving("ninfer:v2", verified=()):
         await asyncio.sleep(0.05)  # times of files have a grain
-        if how == "written":
+        if how == "linked further on":
+            link.unlink()
+            link.symlink_to(other)
+        elif how == "written":
             await asyncio.to_thread(write_artifact, path, 3)
         elif how == "renamed":
             other.replace(path)
@@ -449,6 +458,17 @@ async def test_files_that_were_replaced_after_the_engine_started_are_never_adopt
             path.symlink_to(other)
         assert f"{path} changed after ninfer:v2 was started" in await _refused(office, "ninfer")
         assert office.evidence_of("ninfer:v2") == []
+
+
+async def test_files_that_are_hardly_older_than_the_start_are_not_adopted(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker says that it has started when it has read for a moment already."""
+    async with office.serving("ninfer:v2", verified=()):
+        monkeypatch.setattr(adoption, "MARGIN", 600.0)
+        assert "less than 1 s before" in await _refused(office, "ninfer")
+        monkeypatch.setattr(adoption, "MARGIN", 0.0)
+        assert (await office.desk.evidence.adopt("ninfer"))["code"] == 0
 
 
 async def test_what_answers_a_few_tokens_and_no_more_is_not_adopted(office: Office) -> None:

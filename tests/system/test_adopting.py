@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from slotproxy.adoption import MARGIN
 from tests.system.bed import DockerBed
 from tests.system.traps import REFUSED, SERVED, ask, box, compose, editor, move, pair, served_by, swap
 
@@ -16,6 +18,7 @@ def test_what_runs_at_the_start_serves_untouched_and_is_verified_once_it_is_adop
     docker_bed: DockerBed, shim: Path, tmp_path: Path
 ) -> None:
     with box(docker_bed, shim, tmp_path) as house:
+        time.sleep(MARGIN)
         compose(house, "ninfer", "up", "--detach")
         before = house.run_of("ninfer")
         house.serve()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slotproxy.adoption import MARGIN
 from tests.system.bed import DockerBed
 from tests.system.house import House
 from tests.system.traps import (
@@ -117,6 +118,7 @@ def test_without_nvml_an_adopted_engine_serves_and_swaps_are_refused_with_what_t
     docker_bed: DockerBed, tmp_path: Path
 ) -> None:
     with box(docker_bed, tmp_path / "no library here", tmp_path) as house:
+        time.sleep(MARGIN)
         compose(house, "strata", "up", "--detach")
         before = house.run_of("strata")
         house.serve()
