@@ -9,7 +9,7 @@ import pytest
 
 from engines.spec import Require
 from swap.moves import Code
-from swap.ports import Evidence, Outcome
+from swap.ports import Outcome
 from swap.tickets import Ended
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import REAL
@@ -34,14 +34,6 @@ async def refused(world: World, label: str) -> str:
     plan = await planned(world, label)
     assert ended.text == f"refused, nothing was changed: {plan}"
     return plan
-
-
-async def record(world: World, label: str, outcome: Outcome, **more: object) -> None:
-    engine, _, pair = label.partition(":")
-    recipe, chosen = world.runtimes[engine].recipes[pair], world.engines[engine]
-    subject = await world.checker.subject_of(chosen, recipe, chosen.pairs[pair])
-    line = Evidence(subject, "", outcome, label, "2026-01-03T00:00:00Z", "operator", REAL)
-    world.ledger.record(replace(line, **more))  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------- the rule
@@ -111,7 +103,7 @@ async def test_whether_what_was_adopted_is_verified_is_found_out_by_the_check_wh
 @in_simulated_time
 async def test_a_serving_engine_that_was_revoked_since_is_nothing_to_restore(world: World) -> None:
     async with world.serving("strata:current"):
-        await record(world, "strata:current", Outcome.REVOKED, reason="garbles tools")
+        await world.record("strata:current", Outcome.REVOKED, reason="garbles tools")
         assert await refused(world, "ninfer:v3") == f"strata:current serves and was revoked, {NOTHING_LEFT}"
 
 
@@ -132,7 +124,7 @@ async def test_what_must_be_restorable_is_what_its_own_engine_requires(world: Wo
     async with world.serving("strata:current", verified=()):
         if word == "attested":
             assert "strata:current serves and isn't verified" in await refused(world, "ninfer:v3")
-            await record(world, "strata:current", Outcome.ATTESTED)
+            await world.record("strata:current", Outcome.ATTESTED)
         assert await planned(world, "ninfer:v3") == ""
         assert (await world.swap("ninfer:v3", trial=True)).code == Code.SERVES
 

@@ -57,6 +57,7 @@ class World:
         self.ninfer.create(recipes["ninfer"]["v2"])
         self.readiness = FakeReadiness(self.runtimes)
         self.default: str | None = "strata"
+        self.strict = False
         self.times = Times(drain=60.0, freeing=60.0)
         self.rebuild()
 
@@ -71,6 +72,7 @@ class World:
             hasher=Hasher(self.folder / "state" / "hashes.json"),
             headroom=GiB // 4,
             baseline=0,
+            strict=self.strict,
         )
         self.hands = Hands(
             engines=self.engines,
@@ -144,6 +146,14 @@ class World:
             recipe = self.runtimes[engine].recipes[pair]
             subject = await self.checker.subject_of(self.engines[engine], recipe, self.engines[engine].pairs[pair])
             self.ledger.record(Evidence(subject, "", Outcome.SERVED, label, "2026-01-02T03:04:05Z", "trial", REAL))
+
+    async def record(self, label: str, outcome: Outcome, **more: Any) -> None:
+        """A line about this pair as it is declared now, by the operator."""
+        engine, _, pair = label.partition(":")
+        recipe, chosen = self.runtimes[engine].recipes[pair], self.engines[engine]
+        subject = await self.checker.subject_of(chosen, recipe, chosen.pairs[pair])
+        line = Evidence(subject, "", outcome, label, "2026-01-03T00:00:00Z", "operator", REAL)
+        self.ledger.record(replace(line, **more))
 
     def served(self, label: str) -> None:
         """What the journal of the last daemon says."""
