@@ -79,6 +79,17 @@ def standing(evidence: Iterable[Evidence], subject: Subject, label: str, card: C
     return Standing(None, attested, None, failure, before, changed)
 
 
+def standing_revocations(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
+    """The revocations that nothing lifts, on whatever card they were made."""
+    about: dict[tuple[str, bool], list[Evidence]] = {}
+    for one in evidence:
+        about.setdefault((one.key, one.card.simulated), []).append(one)
+    for lines in about.values():
+        revoked = _told(lines)[2]
+        if revoked is not None:
+            yield revoked
+
+
 def subject_differences(was: Subject, now: Subject) -> Iterator[str]:
     """What of the subject isn't what it was, a few words each: exactly what makes the keys differ."""
     if was.engine != now.engine:

@@ -1,7 +1,8 @@
-"""One line of the ledger, and the chain that the lines make: what evidence looks like on disk. Pure.
+"""One line of the ledger: what evidence looks like on disk, and the repair of a broken chain. Pure.
 
-A line is an in-toto Statement. Its subjects are the image and each file that the engine really read; its predicate says
-what happened, and carries the hash of the line before.
+A line is an in-toto Statement v1, valid by itself. Its subjects are the image (by its content) and each file that the
+engine really read; its predicate says what happened, and carries the hash of the line before. A repair's subject is the
+ledger itself as it was: the hash of all bytes before the repair.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 import msgspec
 
 from swap.drift import looks_secret
-from swap.ports import CardIdentity, Evidence, FileDigest, Mount, Outcome, Recipe, Subject
+from swap.ports import Evidence, Recipe, Subject
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:slotproxy:run:v1"
+REPAIR = "urn:slotproxy:repair:v1"
 GENESIS = "0" * 64  # what the first line carries in place of a hash
 
 _MASKED = re.compile(r"sha256:[0-9a-f]{64}")
@@ -92,6 +94,7 @@ def line_of(evidence: Evidence, previous: str) -> bytes:
     image = {
         "name": evidence.image or subject.image_id,
         "digest": {"sha256": _hex(subject.image_content or subject.image_id)},
+        "annotations": {"imageId": subject.image_id},
     }
     files = [
         {"name": file.path, "digest": {"sha256": file.sha256}, "annotations": {"size": file.size}}
@@ -123,94 +126,106 @@ def line_of(evidence: Evidence, previous: str) -> bytes:
         "recipe": None if evidence.recipe is None else asdict(mask_recipe(evidence.recipe)),
         "extra": dict(evidence.extra),
     }
-    statement = {
-        "_type": STATEMENT,
-        "subject": [image, *files],
-        "predicateType": PREDICATE,
-        "predicate": predicate,
-    }
-    return _canonical(statement)
+    return _statement(PREDICATE, [image, *files], predicate)
 
 
 def evidence_of(statement: Mapping[str, Any]) -> Evidence:
-    """The evidence that a statement holds.
-
-    Raises ValueError, KeyError, TypeError or MsgspecError when it isn't one of ours.
-    """
-    if (statement["_type"], statement["predicateType"]) != (STATEMENT, PREDICATE):
-        raise ValueError("not a statement of ours")
-    it = statement["predicate"]
+    """The evidence that a statement holds. Raises one of UNREADABLE when it isn't one of ours."""
+    it = _predicate_of(statement, PREDICATE)
     files = [
-        FileDigest(one["name"], one["annotations"]["size"], one["digest"]["sha256"]) for one in statement["subject"][1:]
+        {"path": one["name"], "size": one["annotations"]["size"], "sha256": one["digest"]["sha256"]}
+        for one in statement["subject"][1:]
     ]
-    subject = Subject(
-        engine=it["engine"],
-        image_id=it["imageId"],
-        image_content=it["imageContent"],
-        argv=tuple(it["argv"]),
-        env=tuple((name, value) for name, value in it["env"]),
-        files=tuple(files),
-        working_dir=it["workingDir"],
-        user=it["user"],
-        mounts=msgspec.convert(it["mounts"], tuple[Mount, ...]),
-        devices=tuple(it["devices"]),
-    )
-    return Evidence(
-        subject=subject,
-        key=key(subject),  # once, when it is read: whoever looks for a pair compares it with every line's
-        outcome=Outcome(it["outcome"]),
-        pair=it["pair"],
-        when=it["when"],
-        how=it["how"],
-        card=msgspec.convert(it["card"], CardIdentity),
-        image=it["image"],
-        ready_in=it["readyIn"],
-        tokens=it["tokens"],
-        tokens_per_second=it["tokensPerSecond"],
-        vram_peak=it["vramPeak"],
-        reason=it["reason"],
-        recipe=msgspec.convert(it["recipe"], Recipe | None),
-        extra=it["extra"],
-    )
+    subject = {
+        "engine": it["engine"],
+        "image_id": it["imageId"],
+        "image_content": it["imageContent"],
+        "argv": it["argv"],
+        "env": it["env"],
+        "files": files,
+        "working_dir": it["workingDir"],
+        "user": it["user"],
+        "mounts": it["mounts"],
+        "devices": it["devices"],
+    }
+    same = ("outcome", "pair", "when", "how", "card", "image", "tokens", "reason", "recipe", "extra")
+    found = {
+        **{name: it[name] for name in same},
+        "subject": subject,
+        "key": "",
+        "ready_in": it["readyIn"],
+        "tokens_per_second": it["tokensPerSecond"],
+        "vram_peak": it["vramPeak"],
+    }
+    evidence = msgspec.convert(found, Evidence)
+    # The key once, when it is read: whoever looks for a pair compares it with every line's.
+    return replace(evidence, key=key(evidence.subject))
+
+
+# ------------------------------------------------------------------------------------------------- a repair
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The operator's word that a broken chain goes on: lines `first` to `last` are left out of account for good."""
+
+    first: int
+    last: int  # one less than `first` where no line that is there is left out
+    reason: str
+    when: str
+    size: int  # of the file before the repair, bytes
+    sha256: str  # of all these bytes
+    previous: str = ""  # the hash of the last line that counts
+
+
+def repair_line(repair: Repair, name: str) -> bytes:
+    """The repair as one line without its newline; `name` is the ledger's file name."""
+    ledger = {"name": name, "digest": {"sha256": repair.sha256}, "annotations": {"size": repair.size}}
+    predicate = {
+        "previous": repair.previous,
+        "firstBroken": repair.first,
+        "lastBroken": repair.last,
+        "reason": repair.reason,
+        "when": repair.when,
+    }
+    return _statement(REPAIR, [ledger], predicate)
+
+
+def repair_of(statement: Mapping[str, Any]) -> Repair:
+    """The repair that a statement holds. Raises one of UNREADABLE when it isn't one."""
+    it = _predicate_of(statement, REPAIR)
+    (ledger,) = statement["subject"]
+    found = {
+        "first": it["firstBroken"],
+        "last": it["lastBroken"],
+        "size": ledger["annotations"]["size"],
+        "sha256": ledger["digest"]["sha256"],
+        **{name: it[name] for name in ("reason", "when", "previous")},
+    }
+    return msgspec.convert(found, Repair)
+
+
+def read_line(line: bytes) -> tuple[Evidence | Repair, str]:
+    """What a line holds, and the hash that it carries. Raises one of UNREADABLE."""
+    statement = json.loads(line)
+    what = repair_of(statement) if statement["predicateType"] == REPAIR else evidence_of(statement)
+    return what, statement["predicate"]["previous"]
+
+
+# What reading a line raises that isn't one of ours, or is damaged in whatever way.
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError)
+
+
+def _statement(kind: str, subject: list[dict[str, Any]], predicate: Mapping[str, Any]) -> bytes:
+    return _canonical({"_type": STATEMENT, "subject": subject, "predicateType": kind, "predicate": predicate})
+
+
+def _predicate_of(statement: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    if (statement["_type"], statement["predicateType"]) != (STATEMENT, kind):
+        raise ValueError("not a statement of ours")
+    predicate: Mapping[str, Any] = statement["predicate"]
+    return predicate
 
 
 def _hex(image_id: str) -> str:
     return image_id.removeprefix("sha256:")
-
-
-# ------------------------------------------------------------------------------------------------- the chain
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """What a ledger file says. `last` is the hash that the next line must carry."""
-
-    evidence: tuple[Evidence, ...] = ()
-    last: str = GENESIS
-    torn: bytes = b""  # after the last newline
-    broken: str = ""  # why nothing more counts; empty: the chain is whole
-    size: int = 0  # bytes of the file when it was read
-
-
-def parse(data: bytes) -> Chain:
-    """Read a ledger: as far as the chain holds."""
-    *lines, torn = data.split(b"\n")
-    found: list[Evidence] = []
-    last = GENESIS
-    for number, line in enumerate(lines, start=1):
-        try:
-            statement = json.loads(line)
-            evidence = evidence_of(statement)
-            previous = statement["predicate"]["previous"]
-        except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
-            return Chain(tuple(found), last, b"", _broken(number, len(lines), f"can't be read ({error})"), len(data))
-        if previous != last:
-            why = _broken(number, len(lines), f"doesn't follow from {'the one before' if found else 'nothing'}")
-            return Chain(tuple(found), last, b"", why, len(data))
-        found.append(evidence)
-        last = hashlib.sha256(line).hexdigest()
-    return Chain(tuple(found), last, torn, "", len(data))
-
-
-def _broken(number: int, lines: int, why: str) -> str:
-    return f"line {number} of {lines} {why}: it and what comes after it count for nothing"

@@ -197,7 +197,11 @@ def test_each_line_is_a_statement_that_carries_the_hash_of_the_one_before(path: 
     statement = json.loads(first)
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["subject"] == [
-        {"name": "ninfer:local", "digest": {"sha256": "ab" * 32}},
+        {
+            "name": "ninfer:local",
+            "digest": {"sha256": "ab" * 32},
+            "annotations": {"imageId": SUBJECT.image_id},
+        },
         {"name": ARTIFACT.path, "digest": {"sha256": ARTIFACT.sha256}, "annotations": {"size": ARTIFACT.size}},
         {"name": CONFIG.path, "digest": {"sha256": CONFIG.sha256}, "annotations": {"size": CONFIG.size}},
     ]
@@ -217,7 +221,7 @@ def test_a_record_is_on_disk_when_it_returns(path: Path, monkeypatch: pytest.Mon
     book = FileLedger(path)
     monkeypatch.setattr(os, "fsync", note)
     book.record(served())
-    assert synced == [path.stat().st_size]
+    assert synced[0] == path.stat().st_size
 
 
 def test_a_line_torn_at_any_byte_never_counts_is_kept_and_the_next_one_follows(path: Path) -> None:
@@ -252,8 +256,7 @@ def test_after_a_broken_link_nothing_counts_nothing_is_added_and_nothing_is_lost
     }[edit]
     path.write_bytes(b"".join(lines))
     broken = FileLedger(path)
-    # An edited line itself still follows the one before; the one after it shows the edit.
-    assert [one.tokens for one in broken.evidence()] == ([1, 2] if edit == "outcome" else [1])
+    assert [one.tokens for one in broken.evidence()] == [1]
     assert "broken" in broken.problems()[0]
     with pytest.raises(Fault, match="broken"):
         broken.record(served(tokens=5))
@@ -341,5 +344,6 @@ def test_a_line_counts_for_what_it_names_and_not_for_the_key_that_it_carries(pat
     other = replace(SUBJECT, user="0")
     FileLedger(path).record(served(other))
     path.write_text(path.read_text().replace(key(other), key(SUBJECT)))
+    path.with_suffix(".head").unlink()
     assert verified(FileLedger(path), SUBJECT, REAL) is None
     assert verified(FileLedger(path), other, REAL) is not None
