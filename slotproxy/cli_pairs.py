@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from slotproxy import render_pairs
-from slotproxy.cli_follow import follow
+from slotproxy.cli_follow import follow, watch
 from slotproxy.cli_output import show
 from slotproxy.cli_parts import Commands, add_command, add_rehash
 from slotproxy.control_client import Control
@@ -27,7 +28,9 @@ async def pairs(control: Control, args: argparse.Namespace) -> int:
 
 
 async def _all(control: Control, args: argparse.Namespace) -> int:
-    show(args, await control.ask("GET", "/pairs"), render_pairs.pairs)
+    _, answer = await watch(control, "/pairs", {}, sys.stderr)
+    del answer["done"]
+    show(args, answer, render_pairs.pairs)
     return 0
 
 

@@ -42,6 +42,7 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     routes.get("/gpu", desk.gpu)
     routes.get("/doctor", Doctor(desk).examine)
     routes.get("/pairs", desk.evidence.pairs)
+    routes.told("/pairs", lambda _, say: desk.evidence.pairs(say))
     routes.told("/plan", lambda body, say: _plan(desk, body, say))
     routes.told("/drift", lambda body, say: desk.drift.drift(*_perhaps(body), say=say))
     routes.told("/stage", lambda body, say: desk.stage(*_target(body), say=say), goes_on=True)

@@ -43,16 +43,17 @@ class EvidenceDesk:
     gate: SlotGate
     readiness: Readiness
 
-    async def pairs(self) -> Json:
+    async def pairs(self, say: Say = nobody) -> Json:
+        how = Reading(say, aside=True)
         rows = [
-            await self._pair(engine, pair)
+            await self._pair(engine, pair, how)
             for engine in self.settings.engines.values()
             for pair in engine.pairs.values()
         ]
         return {"pairs": rows, "problems": self.ledger.problems()}
 
-    async def _pair(self, engine: Engine, pair: Pair) -> Json:
-        verdict = await self.checker.judge(engine.name, pair.name, trial=True, how=Reading(aside=True))
+    async def _pair(self, engine: Engine, pair: Pair, how: Reading) -> Json:
+        verdict = await self.checker.judge(engine.name, pair.name, trial=True, how=how)
         served = verdict.verified
         failed = verdict.standing.failure if verdict.standing else None
         state = verdict.state.value

@@ -61,11 +61,12 @@ class Daemon:
             "/abort": self.abort,
             "/drift": self.drift,
             "/stage": self.stage,
+            "/pairs": self.pairs,
             "/pairs/adopt": self.adopt,
             "/hold": self.set_hold,
             "/release": self.release,
         }
-        gets = {"/status": self.status, "/pairs": self.pairs, "/gpu": self.gpu, "/doctor": self.doctor}
+        gets = {"/status": self.status, "/gpu": self.gpu, "/doctor": self.doctor}
         routes = [Route(path, answer, methods=["POST"]) for path, answer in posts.items()]
         return Starlette(routes=[*routes, *(Route(path, answer) for path, answer in gets.items())])
 
@@ -199,7 +200,7 @@ class Daemon:
         }
         known = [{"label": label, "last_failure": None} | seen for label in sorted(self.verified)]
         failed = {"when": "2026-01-03", "reason": "exit 1"}
-        return JSONResponse({"pairs": [*known, {"label": "ninfer:v3", "state": "never ran", "last_failure": failed}]})
+        return _one({"pairs": [*known, {"label": "ninfer:v3", "state": "never ran", "last_failure": failed}]})
 
     async def adopt(self, request: Request) -> Response:
         engine = (await request.json())["engine"]

@@ -63,7 +63,10 @@ async def test_what_is_asked_is_answered_by_the_desk(office: Office) -> None:
     async with served(office) as (client, _):
         assert (await client.get("/status")).json()["pair"] == "strata:current"
         assert (await client.get("/gpu")).json()["total"] == office.card.total
-        assert len((await client.get("/pairs")).json()["pairs"]) == 3
+        pairs = (await client.get("/pairs")).json()
+        assert len(pairs["pairs"]) == 3
+        told = (await client.post("/pairs")).text.splitlines()[-1]  # where somebody wants to hear how far it is
+        assert json.loads(told) == {"done": True, **pairs}
         assert (await post(client, "/plan", {"engine": "ninfer"}))[1]["allowed"] is True
         assert (await post(client, "/release", {}))[1] == {"code": 0, "text": "no hold was set"}
 

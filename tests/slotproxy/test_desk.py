@@ -325,6 +325,23 @@ async def test_a_plan_reads_no_file_while_clients_wait_for_the_card_that_is_move
         assert (await plan)["allowed"]
 
 
+async def test_the_pairs_are_told_later_and_why_while_clients_wait_for_the_card(office: Office) -> None:
+    said: list[str] = []
+    async with office.serving(), asyncio.TaskGroup() as tasks:
+        office.readiness.never.add("ninfer:local")
+        swap = tasks.create_task(office.swapped("ninfer"))
+        await until(lambda: phase(office.controller.state) == "warming")
+        client = tasks.create_task(office.request())
+        await until(lambda: office.slots.view().waiting == 1)
+        (office.folder / "models" / FILES["v3"]).touch()
+        pairs = tasks.create_task(office.desk.evidence.pairs(said.append))
+        await until(lambda: "waiting: clients wait for the card" in said)
+        office.readiness.never.clear()
+        assert (await swap)[-1]["code"] == 0
+        (await client).leave()
+        assert len((await pairs)["pairs"]) == 3
+
+
 async def test_a_plan_in_the_dark_is_made_though_clients_wait(office: Office) -> None:
     office.strata.fail("look", Unreachable("Docker is gone", "start it"), times=1000)
     async with office.running(verified=("ninfer:v2",)), asyncio.TaskGroup() as tasks:
