@@ -162,7 +162,7 @@ class Desk:
 
     @property
     def drift(self) -> DriftDesk:
-        return DriftDesk(self.settings, self.controller, self.checker)
+        return DriftDesk(self.settings, self.controller, self.checker, self.ledger)
 
     async def plan(
         self, engine: str, pair: str | None, *, trial: bool, rehash: bool = False, say: Say = nobody

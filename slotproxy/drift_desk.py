@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ from slotproxy.config import Settings
 from slotproxy.refusal import named
 from swap.checks import Checker, Verdict
 from swap.controller import Controller
+from swap.drift import same_image
 from swap.policy import in_words
-from swap.ports import Fault, Runtime
+from swap.ports import Evidence, Fault, Ledger, Runtime
 from swap.reading import Reading, Say, nobody
 from swap.sides import Facts, Row, Severity, proof_of, rows
 
@@ -25,6 +27,7 @@ class DriftDesk:
     settings: Settings
     controller: Controller
     checker: Checker
+    ledger: Ledger
 
     async def drift(self, engine: str | None, pair: str | None, *, say: Say = nobody) -> Json:
         """Of one engine or of all; without a pair it is the one on the card, else the deployed one."""
@@ -61,7 +64,8 @@ class DriftDesk:
     async def sides(self, verdict: Verdict) -> tuple[Row, ...]:
         """Where the four sides of what a verdict is about differ."""
         engine = self.settings.engines[verdict.engine]
-        return rows(verdict, engine, await _facts(verdict, self.controller.hands.runtimes[engine.name]))
+        facts = await _facts(verdict, self.controller.hands.runtimes[engine.name], self.ledger.evidence())
+        return rows(verdict, engine, facts)
 
     async def _created_as(self, engine: Engine, verdict: Verdict, table: tuple[Row, ...]) -> str | None:
         """The pair that its container is; None where there is none, or it is none of them."""
@@ -97,14 +101,21 @@ def about_proof(verdict: Verdict) -> Json:
     }
 
 
-async def _facts(verdict: Verdict, runtime: Runtime) -> Facts:
+async def _facts(verdict: Verdict, runtime: Runtime, evidence: Sequence[Evidence]) -> Facts:
     """What can't be told now is left out: the verdict's refusals say why."""
     sight, proof = verdict.sight, proof_of(verdict)
-    images = {sight.recipe.image_id} if sight is not None and sight.recipe is not None else set()
-    images |= {proof.subject.image_id} if proof is not None else set()
+    verified = _ids(proof, evidence) if proof is not None else []
+    created = [sight.recipe.image_id] if sight is not None and sight.recipe is not None else []
     try:
         running = await runtime.running() if sight is not None and sight.running else None
-        gone = [image for image in sorted(images) if not await runtime.has_image(image)]
+        gone = [image for image in dict.fromkeys([*created, *verified]) if not await runtime.has_image(image)]
     except Fault:
         return Facts()
-    return Facts(running, frozenset(gone))
+    there = next((image for image in verified if image not in gone), "")
+    return Facts(running, frozenset(gone), there)
+
+
+def _ids(proof: Evidence, evidence: Sequence[Evidence]) -> list[str]:
+    """The ids under which the verified content has run, that of its proof first."""
+    ids = [one.subject.image_id for one in reversed(evidence) if same_image(one.subject, proof.subject)]
+    return list(dict.fromkeys([proof.subject.image_id, *ids]))

@@ -10,7 +10,6 @@ from typing import Final
 from slotproxy.render import Answer, clean, labelled, moment, refused, table, text
 
 WIDTH: Final = 120  # characters that a table should fit in
-FIELD: Final = 30  # of its first column, at most
 SIDES: Final = ("declared", "created", "running", "verified")
 HEADS: Final = {
     "blocks": "MUST NOT STAY SO",
@@ -66,8 +65,8 @@ def _container(one: Answer) -> str:
         return "nothing is there"
     what = one.get("created_as") or "none of the configured pairs"
     up = f"running since {moment(one.get('started_at'))}" if status == "running" else f"not running ({status})"
-    where = f"{one.get('container')} ({text(one.get('id'))[:12]}), " if one.get("container") else ""
-    return f"{where}as {what}, {up}"
+    where = f"{one.get('container')} ({text(one.get('id'))[:12]}): " if one.get("container") else ""
+    return f"{where}{what}, {up}"
 
 
 def _table(rows: Sequence[Answer]) -> list[str]:
@@ -78,10 +77,16 @@ def _table(rows: Sequence[Answer]) -> list[str]:
         if any(cell is not None for cell in cells):
             columns.setdefault(cells, []).append(side)
     fields = [text(row.get("field")) for row in rows]
-    room = WIDTH - 2 - min(FIELD, max(len(field) for field in fields)) - 2 * len(columns)
     head = ["", *(", ".join(sides) for sides in columns.values())]
     body = [[field, *(cells[n] or "" for cells in columns)] for n, field in enumerate(fields)]
-    return table([head, *body], widest=max(20, room // max(1, len(columns))))
+    return table([head, *body], widest=_widest(max(len(field) for field in fields), len(columns)))
+
+
+def _widest(field: int, columns: int) -> int:
+    """How wide a cell may be beside field names of this width, which are wrapped as the cells are."""
+    room = WIDTH - 2 - 2 * columns
+    alike = room // (columns + 1)
+    return alike if field > alike else (room - field) // max(1, columns)
 
 
 def _mends(rows: Sequence[Answer]) -> list[str]:

@@ -52,10 +52,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known beside the verdict: what really runs, asked of the host; ids of images that aren't there."""
+    """What is known beside the verdict: what really runs, asked of the host; ids of images that aren't there.
+
+    `verified_id`: under which the verified image is there, where that isn't the id of its evidence.
+    """
 
     running: Recipe | None = None
     gone: frozenset[str] = frozenset()
+    verified_id: str = ""
 
 
 def proof_of(verdict: Verdict) -> Evidence | None:
@@ -92,7 +96,7 @@ class _Table:
         self._declared = mask_recipe(declared)
         self._created = _masked(verdict.sight.recipe if verdict.sight is not None else None)
         self._running = _masked(facts.running)
-        self._verified = _verified(self._proof, self._declared) if self._proof is not None else None
+        self._verified = _verified(self._proof, self._declared, facts) if self._proof is not None else None
 
     def missing(self) -> Iterator[Row]:
         if self._sight is not None and self._sight.status is Status.ABSENT and self._container is not None:
@@ -186,12 +190,13 @@ def _masked(recipe: Recipe | None) -> Recipe | None:
     return None if recipe is None else mask_recipe(recipe)
 
 
-def _verified(proof: Evidence, declared: Recipe) -> Recipe:
+def _verified(proof: Evidence, declared: Recipe, facts: Facts) -> Recipe:
     """What evidence is about, as far as a recipe tells it.
 
     The same command line, split otherwise into entry point and command, is the same.
     """
     ran = proof.recipe if proof.recipe is not None else _of_subject(proof, declared)
+    ran = replace(ran, image_id=facts.verified_id or ran.image_id)
     return replace(ran, entrypoint=declared.entrypoint, command=declared.command) if ran.argv == declared.argv else ran
 
 

@@ -141,7 +141,7 @@ def test_drift_shows_every_engine_and_exits_3_where_something_differs(
     assert first.startswith("strata    strata:current (deployed): verified, 2026-01-01 by trial\n")
     assert first.endswith("drift     none: as declared and verified")
     assert second.startswith("ninfer    ninfer:v3: not verified\n")
-    assert "as ninfer:v2, not running (exited)\n" in second
+    assert "created   ninfer:v2, not running (exited)\n" in second
     assert re.search(r"^  image +ninfer:v3 +ninfer:local$", second, re.MULTILINE)
     assert "refused   v3.ninfer is truncated\n          mend: copy it again\n" in second
 

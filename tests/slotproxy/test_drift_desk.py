@@ -95,6 +95,23 @@ async def test_a_verified_image_that_is_gone_is_told_so(office: Office) -> None:
     assert "docker load" in row["mend"]
 
 
+async def test_a_verified_image_that_is_there_under_another_id_is_told_by_that(office: Office) -> None:
+    """It has served under two ids, and the one of the newer evidence was removed."""
+    recipe = replace(office.ninfer.recipes["v2"], image_content="sha256:content")
+    other = replace(recipe, image_id="sha256:" + "7" * 64)
+    for one_of_them in (recipe, other):
+        office.ninfer.recipes["v2"] = one_of_them
+        await office.verify("ninfer:v2")
+    office.ninfer.gone.add(other.image_id)
+    rebuilt = replace(recipe, image_id="sha256:" + "9" * 64, image_content="sha256:rebuilt")
+    office.ninfer.recipes["v2"] = rebuilt
+    office.ninfer.create(rebuilt)
+    async with office.serving(verified=("strata:current",)):
+        (row,) = (await one(office, "ninfer"))["drift"]
+    assert row["verified"] == f"ninfer:local ({recipe.image_id[7:19]})"
+    assert f"`docker tag {recipe.image_id[7:19]} ninfer:local` takes it back" in row["mend"]
+
+
 async def test_a_foreign_container_is_refused_and_named(office: Office) -> None:
     async with office.serving():
         office.ninfer.fail("look", Foreign("container ninfer-eval belongs to project other", "rename it"))
