@@ -56,8 +56,8 @@ class Staging:
         if before.recipe is not None and not differences(declared, before.recipe):
             return before
         await self._refuse_others(pair, before.id)
-        await self._keep(before)
         try:
+            await self._keep(before)
             after = await self._replace(pair, declared, before)
         except Fault as fault:
             await self._undo(fault)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +16,12 @@ from docker.errors import ImageNotFound
 from swap.kept import kept_name
 from tests.system.bed import DockerBed
 from tests.system.house import House
+from tests.system.inspected import HAS_RUN, differing
 from tests.system.tenants import Tenant
-from tests.system.test_way_back import differing
 from tests.system.traps import box, move, plan
 
 pytestmark = pytest.mark.docker
 
-# What a container shows only once it has run.
-HAS_RUN = re.compile(r"State\.|NetworkSettings\.Networks\.[^.]+\.NetworkID")
 # Compose as it is, but it never comes back from `up`: whoever waits for it can be killed there.
 STUCK = """#!/bin/sh
 case " $* " in *" up "*) "$REAL" "$@"; echo $$ >"$PLACE.new"; mv "$PLACE.new" "$PLACE"; exec sleep 600;; esac

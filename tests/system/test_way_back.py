@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,10 @@ from swap.container import DockerContainer
 from swap.creation import Creation, CreationFile, body_of
 from swap.dockerd import Docker
 from swap.kept import kept_name
-from swap.ports import CannotStage, Foreign, Status
+from swap.ports import CannotStage, Foreign, Status, Unreachable
 from tests.system.bed import free_port
 from tests.system.flaky_docker import FlakyWay
+from tests.system.inspected import HAS_RUN, differing
 from tests.system.workshop import Workshop
 
 pytestmark = pytest.mark.docker
@@ -85,12 +85,6 @@ networks:
   front: {}
   back: {ipam: {config: [{subnet: 10.%(net)s.0/24}]}}
 """
-# What names this one container, and what Docker writes into it. Everything else is what it was asked to be.
-OWN = re.compile(
-    r"Id|Created|(ResolvConf|Hostname|Hosts|Log)Path|GraphDriver\.Data\..*|NetworkSettings\.Sandbox(ID|Key)"
-    # Where Docker has named a volume itself, the one that has its data must name it.
-    r"|HostConfig\.Binds|Mounts\./anonymous\.Mode|HostConfig\.Mounts\./anonymous\.Source"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -112,38 +106,6 @@ def rich(workshop: Workshop) -> Workshop:
     port = free_port()
     workshop.write(RICH.replace("%(port)s", str(port)).replace("%(net)s", f"{200 + port % 50}.{port % 251}"))
     return workshop
-
-
-def fields(container: Mapping[str, Any]) -> dict[str, Any]:
-    """An inspection, flat: `HostConfig.ShmSize`. Lists whose order says nothing are sorted."""
-    networks = container["NetworkSettings"]["Networks"]
-    for network in networks.values():
-        network["Aliases"] = sorted(alias for alias in network["Aliases"] or () if alias != container["Id"][:12])
-    mounts = {mount["Destination"]: mount for mount in container["Mounts"]}
-    host = {**container["HostConfig"]}
-    host["Mounts"] = {mount["Target"]: mount for mount in host.get("Mounts") or ()}
-    flat = dict(_flat({**container, "Mounts": mounts, "HostConfig": host}))
-    if flat["Config.Hostname"] == container["Id"][:12]:
-        del flat["Config.Hostname"]
-    return flat
-
-
-def _flat(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from _flat(inner, f"{where}.{name}" if where else name)
-    else:
-        yield where, value
-
-
-def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """By field, what isn't the same and isn't the container's own."""
-    one, other = fields(before), fields(after)
-    return {
-        name: (one.get(name), other.get(name))
-        for name in sorted(one.keys() | other.keys())
-        if one.get(name) != other.get(name) and not OWN.fullmatch(name)
-    }
 
 
 async def host(workshop: Workshop) -> dict[str, list[str]]:
@@ -370,3 +332,37 @@ async def test_a_foreign_container_in_its_place_is_left_alone(workshop: Workshop
         await workshop.open().recover()
     await workshop.client("remove_container", foreign["Id"])
     assert "made again" in await workshop.open().recover()
+
+
+async def test_a_staging_that_docker_refuses_at_once_leaves_nothing_behind(workshop: Workshop, way: FlakyWay) -> None:
+    old = await workshop.open().stage(workshop.pair())
+    async with Daemons(workshop, way).another() as runtime:
+        way.reset("/tag?")
+        with pytest.raises(Unreachable):
+            await runtime.stage(workshop.pair({"GREETING": "new"}))
+        assert await runtime.recover() == ""
+        assert await runtime.look() == old
+
+
+@pytest.mark.parametrize(
+    "mode", ["network_mode: host", "network_mode: host\n    uts: host", "network_mode: container:%s"]
+)
+async def test_one_that_shares_a_network_is_made_again_too(workshop: Workshop, mode: str) -> None:
+    other = workshop.bed.name("other")
+    command = ["python3", "-c", "import time; time.sleep(600)"]
+    await workshop.client("create_container", workshop.image, command, name=other)
+    await workshop.client("start", other)
+    exposing = workshop.bed.images.variant(other + ":1", workshop.image, more=["EXPOSE 8090"])
+    workshop.edit("network_mode: none", mode.replace("%s", other))
+    runtime = workshop.open()
+    staged = await runtime.stage(workshop.pair(image=other + ":1"))
+    await workshop.client("start", staged.id)  # then it has the other's name, too
+    await workshop.client("kill", staged.id)
+    old = await workshop.inspect(staged.id)
+    assert old["Image"] == exposing
+    await cut_off(workshop, old)
+    assert "made again" in await runtime.recover()
+    await workshop.client("start", workshop.name)
+    await workshop.client("kill", workshop.name)
+    now = await workshop.inspect(workshop.name)
+    assert {name for name in differing(old, now) if not HAS_RUN.match(name)} == set()
