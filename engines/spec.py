@@ -11,6 +11,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 GiB = 1024**3
 MiB = 1024**2
@@ -110,6 +111,26 @@ class ArtifactHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class BakedDifference:
+    """A setting whose baked value isn't the one that is declared now. Both as they may be shown."""
+
+    variable: str
+    declared: str
+    baked: str
+
+
+@dataclass(frozen=True, slots=True)
+class Baked:
+    """Configuration that an image writes once, from its environment, and runs from then on whatever that says later."""
+
+    pattern: str  # the files, as the engine sees them
+    anew: str  # the variable that makes it write them anew at each start, where it is 1
+    ours: Callable[[Mapping[str, str], Mapping[str, Any]], bool]  # (environment, a file) -> is it this model's?
+    differences: Callable[[Mapping[str, str], Mapping[str, Any]], tuple[BakedDifference, ...]]
+    unsaid: Callable[[Mapping[str, str], Mapping[str, Any]], tuple[str, ...]]  # variables that the file says nothing of
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """The facts about one kind of engine. Times in seconds."""
 
@@ -129,6 +150,7 @@ class Profile:
     reads_label: str | None = (
         None  # the image label that states which one artifact version it reads; None: it reads all
     )
+    baked: Baked | None = None
     stream_idle_limit: float = 600.0  # silence in a stream after which the request (never the engine) is ended
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.spec import ArtifactError, ArtifactHeader, Engine, Pair
-from swap.hashing import identity
+from engines.spec import ArtifactHeader, Engine, Pair
+from swap.baked import baked_files, baked_warnings
+from swap.headers import header_of, parts_of
 from swap.ports import Fault, Recipe, artifact_paths
 
 
@@ -22,6 +23,7 @@ class Contents:
 
     headers: Mapping[Path, ArtifactHeader]
     faults: tuple[Fault, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def used_files(engine: Engine, recipe: Recipe) -> dict[str, Path | None]:
@@ -32,38 +34,62 @@ def used_files(engine: Engine, recipe: Recipe) -> dict[str, Path | None]:
 
 
 def files_of(engine: Engine, recipe: Recipe, pair: Pair | None) -> tuple[Path, ...]:
-    """All files that evidence names, once each, in order: artifacts by command line, the pair's others, configuration.
+    """All files that evidence names, once each, in order: each artifact of the command line with its parts, the pair's
+    others, and configuration: what the pair lists, and what the image has baked.
 
-    Raises Fault naming an artifact that no bind mount holds.
+    Raises Fault naming what can't be read, or that no bind mount holds.
     """
-    found: dict[str, Path] = {}
+    used = _mounted(engine, recipe, pair)
+    found: list[Path] = []
+    for path in used or (pair.artifacts[:1] if pair is not None else ()):
+        found += [path, *parts_of(path, header_of(engine.profile, path))]
+    if pair is not None:
+        found += [*pair.artifacts, *pair.config_files]
+    return _once([*found, *baked_files(engine, recipe, pair)])
+
+
+def named_files(engine: Engine, recipe: Recipe, pair: Pair | None) -> tuple[Path, ...]:
+    """Those of them that are found without reading any. Raises Fault where no bind mount holds one."""
+    more = (*pair.artifacts, *pair.config_files) if pair is not None else ()
+    return _once([*_mounted(engine, recipe, pair), *more])
+
+
+def _mounted(engine: Engine, recipe: Recipe, pair: Pair | None) -> list[Path]:
+    """The artifacts on the command line. Raises Fault naming one that no bind mount holds."""
+    found = []
     for inside, path in used_files(engine, recipe).items():
         if path is not None:
-            found.setdefault(_real(path), path)
+            found.append(path)
         elif not _in_image(recipe, pair, inside):
             raise _unmounted(engine, inside)
-    for path in (*pair.artifacts, *pair.config_files) if pair is not None else ():
+    return found
+
+
+def _once(paths: Iterable[Path]) -> tuple[Path, ...]:
+    found: dict[str, Path] = {}
+    for path in paths:
         found.setdefault(_real(path), path)
     return tuple(found.values())
 
 
 def look_at(engine: Engine, pair: Pair, declared: Recipe) -> Contents:
-    """Are the declared artifacts the pair's, there and whole?"""
+    """Are the declared artifacts the pair's, there and whole? Is what the image has baked what is declared?"""
     used = used_files(engine, declared)
     faults = list(_mismatches(engine, pair, declared, used))
     headers: dict[Path, ArtifactHeader] = {}
     for path in [path for path in used.values() if path is not None] or pair.artifacts[:1]:
         try:
-            identity(path)
-            if engine.profile.read_artifact is not None:
-                headers[path] = _whole(path, engine.profile.read_artifact(path))
+            header = header_of(engine.profile, path)
+            if header is not None:
+                headers[path] = _whole(path, header)
         except Fault as fault:
             faults.append(fault)
-        except ArtifactError as error:
-            faults.append(Fault(str(error), f"name a file that {engine.profile.name} can read"))
-        except OSError as error:
-            faults.append(Fault(f"{path} can't be read: {error.strerror}", "make it readable to this user"))
-    return Contents(headers, tuple(faults))
+    try:
+        warnings = baked_warnings(engine, declared, baked_files(engine, declared, pair))
+    except Fault as fault:
+        faults.append(fault)
+        warnings = ()
+    return Contents(headers, tuple(faults), warnings)
 
 
 def _whole(path: Path, header: ArtifactHeader) -> ArtifactHeader:

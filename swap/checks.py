@@ -19,6 +19,7 @@ from swap.contents import expect_contents
 from swap.drift import Difference, differences, same_image
 from swap.findings import Findings, Refusal, come_back, off_loop
 from swap.hashing import Hasher
+from swap.inspection import rewritten
 from swap.ledger import mask_argv, mask_env
 from swap.ports import (
     CannotStage,
@@ -142,6 +143,18 @@ class Checker:
     async def changed(self, subject: Subject) -> list[str]:
         """The paths of its files that aren't in the state any more that was hashed. Reads no content."""
         return [file.path for file in subject.files if not await self._hasher.unchanged(file)]
+
+    async def expect_unchanged(self, engine: Engine, recipe: Recipe, pair: Pair | None, subject: Subject) -> None:
+        """What was hashed before it started is what it has read? Raises Fault naming files that changed or are new."""
+        if changed := await self.changed(subject):
+            raise rewritten(changed)
+        known = {file.path for file in subject.files}
+        paths = await off_loop(lambda: files_of(engine, recipe, pair))
+        if new := [str(path) for path in paths if str(path) not in known]:
+            raise Fault(
+                f"{engine.name} wrote {', '.join(new)} while it started",
+                "swap away, and to it once more with --trial: then the evidence covers that file",
+            )
 
     async def pair_of(self, engine: Engine, recipe: Recipe) -> str | None:
         """The engine's pair that a created container is; None: none of them. Raises Fault when it can't be told.

@@ -21,6 +21,7 @@ async def expect_contents(
     headers = contents.headers if contents else {}
     for fault in contents.faults if contents else ():
         found.refuse(fault.what, fault.mend, passing=fault.passing)
+    found.warnings += contents.warnings if contents else ()
     reads, how = _reads(engine, pair, declared, ledger, found)
     for path, header in headers.items():
         if reads not in (None, header.version):

@@ -21,7 +21,6 @@ from engines.spec import Engine, Pair
 from swap.evidence import evidence_of
 from swap.handback import HandBack
 from swap.hands import Hands, Wish
-from swap.inspection import rewritten
 from swap.kept import keep_proven
 from swap.machine import START, step
 from swap.moves import (
@@ -282,8 +281,8 @@ class Controller:
         evidence = evidence_of(record, known, self.hands.warmed.get(record.unit), card)
         if evidence is None:
             return
-        if record.served and (files := await self.hands.checker.changed(evidence.subject)):
-            raise rewritten(files)
+        if record.served:
+            await self.hands.checker.expect_unchanged(known.engine, known.recipe, known.pair, evidence.subject)
         await asyncio.to_thread(self.ledger.record, evidence)
         if record.served:
             known.standing = await self.hands.checker.standing_of(evidence.subject, record.unit.label)

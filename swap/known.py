@@ -8,12 +8,13 @@ inode, size, mtime, ctime), not its sha256. The same name after an edit is thus 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from engines.spec import Engine, Pair
-from swap.artifacts import files_of
+from swap.artifacts import files_of, named_files
 from swap.hashing import identity
 from swap.moves import Unit
 from swap.ports import Fault, Recipe, Sight, Subject
@@ -76,11 +77,16 @@ def _fingerprint(engine: Engine, pair: Pair | None, recipe: Recipe) -> str:
 
 
 def _files(engine: Engine, pair: Pair | None, recipe: Recipe) -> tuple[object, ...]:
-    try:
-        paths = files_of(engine, recipe, pair)
-    except Fault:
-        return ()
-    return tuple(_state_of(path) for path in paths)
+    return tuple(_state_of(path) for path in _paths(engine, pair, recipe))
+
+
+def _paths(engine: Engine, pair: Pair | None, recipe: Recipe) -> tuple[Path, ...]:
+    """Which parts an artifact has can only be told where its header can be read."""
+    with contextlib.suppress(Fault):
+        return files_of(engine, recipe, pair)
+    with contextlib.suppress(Fault):
+        return named_files(engine, recipe, pair)
+    return ()
 
 
 def _state_of(path: Path) -> object:

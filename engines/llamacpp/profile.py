@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from engines.artifacts.read import read_gguf
 from engines.openai.probe import chat_probe
@@ -24,6 +24,9 @@ from engines.spec import (
     Sign,
 )
 
+_FLAGS = ("-m", "--model", "-md", "--model-draft", "-mm", "--mmproj", "-mv", "--model-vocoder", "--lora")
+_NAMES = ("LLAMA_ARG_MODEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_MMPROJ")
+
 
 def loaded(status: int, body: bytes) -> bool:  # noqa: ARG001  (a sign's signature)
     return status == 200
@@ -34,12 +37,22 @@ def probe(model: str, tokens: int) -> Probe:
 
 
 def artifacts(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
-    """What follows -m or --model, and every other `.gguf` (draft models, projectors, LLAMA_ARG_MODEL), once each."""
-    named = [value for flag, value in itertools.pairwise(argv) if flag in ("-m", "--model")]
-    joined = [word.removeprefix("--model=") for word in argv if word.startswith("--model=")]
-    others = [word.rpartition("=")[2] for word in argv if word.endswith(".gguf")]
-    from_env = [value for _, value in sorted(env.items()) if value.endswith(".gguf")]
-    return tuple(dict.fromkeys(named + joined + others + from_env))
+    """What a flag for a model file names (the model, a draft, a projector, an adapter), and every other `.gguf`.
+
+    The same of the environment. Once each, in order.
+    """
+    from_env = [value for name, value in sorted(env.items()) if value.endswith(".gguf") or (value and name in _NAMES)]
+    return tuple(dict.fromkeys([*_named(argv), *from_env]))
+
+
+def _named(argv: Sequence[str]) -> Iterator[str]:
+    for previous, word in itertools.pairwise(["", *argv]):
+        flag, equals, value = word.partition("=")
+        if word.startswith("-") and equals:
+            if flag in _FLAGS or value.endswith(".gguf"):
+                yield value
+        elif previous in _FLAGS or word.endswith(".gguf"):
+            yield word
 
 
 PROFILE = Profile(

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from engines.artifacts.read import read_gguf
 from engines.openai.probe import chat_probe
 from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Api, Probe, Profile, Settling, Sign
+from engines.strata.baked import BAKED
 
 
 def loaded(status: int, body: bytes) -> bool:
@@ -34,9 +35,9 @@ def probe(model: str, tokens: int) -> Probe:
 def artifacts(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     """Every path that ends in `.gguf`, in the command line or as the value of a variable (`MODEL`), once each.
 
-    The baked `--config` names the model, too; it is one of the pair's `config_files`, hashed with it.
+    The baked `--config` names the model, too; it is hashed with the artifacts (`engines.strata.baked`).
     """
-    words = [word.rpartition("=")[2] for word in argv]
+    words = [word.partition("=")[2] if word.startswith("-") else word for word in argv]
     values = [value for _, value in sorted(env.items())]
     return tuple(dict.fromkeys(path for path in words + values if path.endswith(".gguf")))
 
@@ -59,4 +60,5 @@ PROFILE = Profile(
     start_deadline=600.0,
     artifacts=artifacts,
     read_artifact=read_gguf,
+    baked=BAKED,
 )

@@ -105,6 +105,10 @@ def test_stratas_artifacts_are_the_gguf_paths(argv: list[str], env: dict[str, st
         (["llama-server", "--model", "/m/x.gguf", "--mmproj", "/m/p.gguf"], {}, ("/m/x.gguf", "/m/p.gguf")),
         (["llama-server", "--model=/m/x"], {}, ("/m/x",)),
         (["llama-server"], {"LLAMA_ARG_MODEL": "/m/x.gguf"}, ("/m/x.gguf",)),
+        (["llama-server", "-m", "/m/x", "-md", "/m/draft"], {}, ("/m/x", "/m/draft")),
+        (["llama-server", "--model=/m/x", "--model-draft=/m/d", "--lora", "/m/l"], {}, ("/m/x", "/m/d", "/m/l")),
+        (["llama-server"], {"LLAMA_ARG_MODEL": "/m/x", "LLAMA_ARG_MODEL_DRAFT": "/m/d"}, ("/m/x", "/m/d")),
+        (["llama-server", "/m/a=b.gguf", "--lora-scaled", "/m/l.gguf"], {}, ("/m/a=b.gguf", "/m/l.gguf")),
         (["llama-server", "-m"], {}, ()),
     ],
 )

@@ -12,7 +12,7 @@ from engines.artifacts.sample_gguf import write_gguf
 from engines.llamacpp.profile import PROFILE as LLAMACPP
 from engines.ninfer.sample import write_artifact
 from engines.openai.profile import PROFILE as OPENAI
-from swap.ports import Mount
+from swap.ports import Fault, Mount
 from tests.swap.box import FILES, Box, only, spoil, write
 from tests.swap.fakes import FakeLedger
 
@@ -186,3 +186,40 @@ async def test_a_part_that_is_missing_refuses_and_is_named(box: Box) -> None:
     (box.models / f"{FILES['v3']}.part-0002").unlink()
     text = only((await box.judge("v3", trial=True)).refusals)
     assert f"its part {FILES['v3']}.part-0002 isn't whole: it does not exist" in text
+
+
+async def test_each_part_of_each_artifact_on_the_command_line_is_part_of_the_pair_in_order(box: Box) -> None:
+    draft = box.models / "draft.ninfer"
+    await asyncio.to_thread(write_artifact, box.models / FILES["v3"], 3, parts=2)
+    await asyncio.to_thread(write_artifact, draft, 3, parts=1)
+    box.edit_file("v3", command=("--model", f"/models/{FILES['v3']}", "--draft-model", "/models/draft.ninfer"))
+    subject = (await box.judge("v3", trial=True)).subject
+    assert subject is not None
+    parts = [f"{FILES['v3']}.part-0001", f"{FILES['v3']}.part-0002", "draft.ninfer", "draft.ninfer.part-0001"]
+    assert [file.path for file in subject.files] == [str(box.models / name) for name in (FILES["v3"], *parts)]
+
+
+@pytest.mark.parametrize("part", ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "draft.gguf"])
+async def test_one_bit_in_a_file_of_a_split_gguf_or_in_a_draft_model_makes_another_pair(box: Box, part: str) -> None:
+    for number in range(2):
+        await asyncio.to_thread(write_gguf, box.models / f"a-0000{number + 1}-of-00002.gguf", split=(number, 2))
+    await asyncio.to_thread(write_gguf, box.models / "draft.gguf")
+    box.engine = replace(box.engine, profile=LLAMACPP)
+    box.edit_pair("v2", artifacts=(box.models / "a-00001-of-00002.gguf",))
+    box.edit_file("v2", command=("-m", "/models/a-00001-of-00002.gguf", "-md", "/models/draft.gguf"))
+    await box.record("v2")
+    assert (await box.judge()).allowed
+    flip(box.models / part)
+    assert "never ran on this card as it is now" in only((await box.judge()).refusals)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+async def test_what_the_subject_needs_and_cant_be_read_is_named(box: Box) -> None:
+    spoil(box.models / FILES["v2"], "garbage")
+    with pytest.raises(Fault, match=f"{box.models / FILES['v2']}: not a .ninfer file"):
+        await box.checker.subject_of(box.engine, box.runtime.recipes["v2"], box.engine.pairs["v2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from engines.ninfer.sample import write_artifact
 from swap import controller as controller_module
 from swap.moves import Code
-from swap.ports import Fault, Outcome
+from swap.ports import Fault, Mount, Outcome
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import FILES, World, until
 
@@ -107,8 +108,29 @@ async def test_files_that_were_replaced_while_it_started_are_no_evidence(world: 
         world.when("ninfer start [start]", lambda: write_artifact(path, 3, payload=b"other"))
         ended = await world.swap("ninfer:v3", trial=True)
         assert ended.code == Code.SERVES
-        assert "no evidence was written: its files aren't those any more" in ended.text
+        assert f"no evidence was written: {path} changed since it was checked" in ended.text
         assert world.evidence_of("ninfer:v3") == []
+
+
+@in_simulated_time
+async def test_a_configuration_that_it_wrote_while_it_started_is_no_part_of_the_evidence_and_is_named(
+    world: World,
+) -> None:
+    baked = world.folder / "config" / "strata-strata.json"
+    recipe = world.strata.recipes["current"]
+    mounts = (*recipe.mounts, Mount(str(baked.parent), "/data/config", read_only=False))
+    world.strata.recipes["current"] = replace(recipe, mounts=mounts)
+    world.when("strata start [start]", lambda: write_baked(baked))
+    async with world.running(verified=()):
+        ended = await world.swap("strata", trial=True)
+        assert ended.code == Code.SERVES
+        assert f"no evidence was written: strata wrote {baked} while it started; swap away" in ended.text
+        assert world.evidence_of("strata:current") == []
+
+
+def write_baked(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('{"model": "/models/strata.gguf"}')
 
 
 @in_simulated_time

@@ -18,6 +18,7 @@ from typing import Any
 
 from engines.artifacts.sample_gguf import write_gguf
 from engines.ninfer.sample import write_artifact
+from engines.strata.simulator.settings import bake
 from tests.realengine.tiny_gguf import make_tiny_gguf
 from tests.system.bed import DockerBed, free_port
 
@@ -100,6 +101,7 @@ def strata(bed: DockerBed, folder: Path, **knobs: object) -> Tenant:
         | _knobs("STRATA_SIM_", {"card": "/card", "vram": VRAM, **set_to}),
     }
     tenant.service["volumes"].append(f"{folder / 'data'}:/data")
+    bake(tenant.service["environment"], folder / "data/config")  # as after a first start
     tenant.keys |= {"pairs": {"current": {"image": image, "artifact": str(model)}}}
     tenant.images = [image]
     return tenant

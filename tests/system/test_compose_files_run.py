@@ -99,7 +99,7 @@ async def test_stratas_file_makes_an_engine_that_becomes_ready_and_stops(
 ) -> None:
     model = tmp_path / "data" / "packs" / "qwen3.8-flash-next.gguf"
     model.parent.mkdir(parents=True)
-    write_gguf(model)
+    await asyncio.to_thread(write_gguf, model)
     image = docker_bed.name("strata") + ":1"
     await asyncio.to_thread(docker_bed.images.strata, image)
     env = {"STRATA_IMAGE": image, "STRATA_DATA": str(tmp_path / "data")}
