@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -503,15 +504,11 @@ async def test_when_nobody_knows_since_when_it_runs_nothing_is_adopted(office: O
         assert "nobody can tell whether ninfer:v2 runs with these files" in await _refused(office, "ninfer")
 
 
-def append(path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(b"x")
-
-
 async def test_files_that_change_while_it_is_asked_are_not_adopted(office: Office) -> None:
     path = office.folder / "models" / FILES["v2"]
+    longer = path.stat().st_size + 1
     async with office.serving("ninfer:v2", verified=()):
-        office.readiness.asked = lambda _: append(path)
+        office.readiness.asked = lambda _: os.truncate(path, longer)
         assert "the files of ninfer:v2 changed meanwhile" in await _refused(office, "ninfer")
         assert office.evidence_of("ninfer:v2") == []
 
