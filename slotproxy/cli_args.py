@@ -14,7 +14,7 @@ DETACHED: Final = 7
 EXIT_CODES: Final[Mapping[int, str]] = {
     0: "that very pair serves (also when it already did); of other commands: done",
     2: "bad usage, or a configuration that can't be used",
-    3: "refused: nothing was changed; of drift: something differs; of doctor: something needs a person",
+    3: "refused: nothing was changed; of drift: something differs; of doctor, pairs check: something needs a person",
     4: "it failed or was given up; the engine that was serving serves again",
     5: "dark: nothing serves; the message says why and what to do",
     6: "the daemon can't be reached, or was lost in the middle",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from slotproxy.reason import wrong_reason
 from slotproxy.units import parse_duration
 
-REASON_LIMIT = 500  # characters of a reason: it stands in a table, and in a file for good
 MOST_TOKENS = 10_000  # of a trial's completion
 Commands = argparse._SubParsersAction  # argparse gives its type no public name
 
@@ -70,14 +70,3 @@ def reason(written: str) -> str:
     if problem := wrong_reason(written):
         raise argparse.ArgumentTypeError(problem)
     return written.strip()
-
-
-def wrong_reason(written: str) -> str:
-    """What is wrong with a reason; empty: nothing."""
-    if not written.strip():
-        return "the reason is empty: say why, whoever reads the ledger later will ask"
-    if not written.isprintable():
-        return "the reason must be one line of printable characters"
-    if len(written) > REASON_LIMIT:
-        return f"the reason has {len(written)} characters; {REASON_LIMIT} are enough"
-    return ""

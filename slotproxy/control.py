@@ -23,6 +23,7 @@ from slotproxy.cli_parts import MOST_TOKENS
 from slotproxy.desk import Desk, Json
 from slotproxy.doctor import Doctor
 from slotproxy.ending import Stopping, stopped
+from slotproxy.ledger_desk import LedgerDesk
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
 from slotproxy.told import Told
@@ -47,6 +48,7 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     routes.told("/drift", lambda body, say: desk.drift.drift(*_perhaps(body), say=say))
     routes.told("/stage", lambda body, say: desk.stage(*_target(body), say=say), goes_on=True)
     routes.told("/pairs/adopt", lambda body, say: _adopt(desk, body, say), goes_on=True)
+    _about_the_ledger(routes, LedgerDesk(desk.evidence))
     routes.post("/abort", lambda _: _now(desk.abort))
     routes.post("/release", lambda _: _now(desk.release))
     routes.stream("/swap", lambda body: _swap(desk, body))
@@ -59,6 +61,18 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
         Exception: _broke,
     }
     return Starlette(routes=routes.made, exception_handlers=handlers)
+
+
+def _about_the_ledger(routes: _Routes, ledger: LedgerDesk) -> None:
+    def asked(work: Callable[..., Coroutine[Any, Any, Json]]) -> Telling:
+        return lambda body, say: work(*_target(body), _text(body, "reason"), say=say)
+
+    routes.get("/pairs/check", ledger.check)
+    routes.post("/pairs/log", lambda body: ledger.log(*_perhaps(body)))
+    routes.post("/pairs/repair", lambda body: ledger.repair(_text(body, "reason")))
+    routes.told("/pairs/export", lambda body, say: ledger.export(*_target(body), say=say))
+    routes.told("/pairs/attest", asked(ledger.attest), goes_on=True)
+    routes.told("/pairs/revoke", asked(ledger.revoke), goes_on=True)
 
 
 def _plan(desk: Desk, body: Json, say: Say) -> Coroutine[Any, Any, Json]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engines.spec import Engine, Pair
+from engines.spec import Engine, Pair, Require
 from slotproxy.adoption import MARGIN, version_of, written_since
 from slotproxy.config import Settings, SlotSettings
 from slotproxy.gate import Place, SlotGate
@@ -24,6 +24,7 @@ from swap.moves import Unit
 from swap.ports import Card, Evidence, Fault, Outcome, Subject
 from swap.readiness import Answered, Readiness
 from swap.reading import Reading, Say, nobody
+from swap.standing import Standing
 from swap.warming import Peak
 
 PROBE = SlotSettings(name="(probe)", priority=1_000_000, max_hold=120.0)
@@ -54,18 +55,24 @@ class EvidenceDesk:
 
     async def _pair(self, engine: Engine, pair: Pair, how: Reading) -> Json:
         verdict = await self.checker.judge(engine.name, pair.name, trial=True, how=how)
-        served = verdict.verified
-        failed = verdict.standing.failure if verdict.standing else None
-        state = verdict.state.value
+        known = verdict.standing or Standing()
+        served, attested = known.served, known.attested
         return {
             "label": pair.label,
             "deployed": pair.name == engine.deployed,
-            "state": state,
+            "state": verdict.state.value,
             "when": served.when if served else None,
             "how": served.how if served else None,
             "ready_in": served.ready_in if served else None,
             "tokens": served.tokens if served else None,
-            "last_failure": {"when": failed.when, "reason": failed.reason} if failed else None,
+            "tokens_per_second": served.tokens_per_second if served else None,
+            "vram_peak": served.vram_peak if served else None,
+            "last_failure": known.failure and _said(known.failure),
+            "attested": attested and {**_said(attested), "counts": engine.require is not Require.VERIFIED},
+            "revoked": known.revoked and _said(known.revoked),
+            "changed": {"since": known.before.when, "what": list(known.changed)} if known.before else None,
+            "doubts": list(known.doubts),
+            "require": engine.require.value,
             "image": pair.image,
             "image_gone": await self._image_gone(engine, pair) if served is None else False,
             "image_id": verdict.declared.image_id if verdict.declared else None,
@@ -164,3 +171,7 @@ class EvidenceDesk:
             raise Refusal(what, "look at its log; nothing was recorded", 3) from fault
         finally:
             place.leave()
+
+
+def _said(one: Evidence) -> Json:
+    return {"when": one.when, "reason": one.reason}

@@ -56,6 +56,15 @@ class FileLedger:
         """What was read or written last."""
         return self._chain
 
+    @property
+    def whole(self) -> bool:
+        """Nothing is lost, changed or out of reach. A torn line that was set aside was none."""
+        return not (self._unusable or self._damaged)
+
+    @property
+    def _damaged(self) -> bool:
+        return self._chain.broken is not None or bool(self._head_trouble or self._chain.doubt)
+
     def problems(self) -> list[str]:
         """What was found wrong with the file, a line each. Touches no disk."""
         found = [self._unusable] if self._unusable else []
@@ -110,7 +119,7 @@ class FileLedger:
         with self._writing() as fd:
             self._load(fd)
             chain = self._chain
-            if chain.broken is None and not (self._head_trouble or chain.doubt):
+            if not self._damaged:
                 raise Fault(f"nothing is broken in the ledger {self.path}: {chain.counting} lines count")
             if chain.torn:
                 self._set_aside(fd, chain.torn)

@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 GiB = 1024**3
 TICK = 0.2  # seconds
+STATEMENT = '{"_type":"https://in-toto.io/Statement/v1"}'
 ARTIFACT = {"path": "/srv/models/v3.ninfer", "size": 22 * GiB, "sha256": "55" * 32}
 SIDES = {"declared": None, "created": None, "running": None, "verified": None, "trial": ""}
 DRIFT = [
@@ -50,6 +51,8 @@ class Daemon:
         self.held = False
         self.orders: list[dict[str, Any]] = []
         self.plans: list[dict[str, Any]] = []
+        self.words: list[dict[str, Any]] = []
+        self.broken = False
         self.aborted = asyncio.Event()
 
     def app(self) -> Starlette:
@@ -63,10 +66,20 @@ class Daemon:
             "/stage": self.stage,
             "/pairs": self.pairs,
             "/pairs/adopt": self.adopt,
+            "/pairs/attest": self.word,
+            "/pairs/revoke": self.word,
+            "/pairs/export": self.export,
+            "/pairs/log": self.log,
+            "/pairs/repair": self.repair,
             "/hold": self.set_hold,
             "/release": self.release,
         }
-        gets = {"/status": self.status, "/gpu": self.gpu, "/doctor": self.doctor}
+        gets = {
+            "/status": self.status,
+            "/pairs/check": self.check,
+            "/gpu": self.gpu,
+            "/doctor": self.doctor,
+        }
         routes = [Route(path, answer, methods=["POST"]) for path, answer in posts.items()]
         return Starlette(routes=[*routes, *(Route(path, answer) for path, answer in gets.items())])
 
@@ -196,6 +209,8 @@ class Daemon:
             "when": "2026-01-01",
             "how": "trial",
             "ready_in": 9.5,
+            "vram_peak": 30 * GiB,
+            "tokens_per_second": 160.25,
             "image": "i",
         }
         known = [{"label": label, "last_failure": None} | seen for label in sorted(self.verified)]
@@ -207,6 +222,38 @@ class Daemon:
         if engine not in self.pair:
             return _refusal(f"{engine} isn't serving", f"slotctl swap to-{engine} --trial")
         return _one({"code": 0, "text": f"{self.pair} is verified"})
+
+    async def word(self, request: Request) -> Response:
+        self.words.append({"path": request.url.path, **await request.json()})
+        return _one({"code": 0, "text": "it is recorded"})
+
+    async def export(self, request: Request) -> Response:
+        order = await request.json()
+        label = f"{order['engine']}:{order['pair'] or 'v2'}"
+        if label not in self.verified:
+            return _refusal(f"{label} is candidate, not verified", "see `slotctl pairs`")
+        return _one({"label": label, "line": STATEMENT})
+
+    async def log(self, request: Request) -> Response:
+        self.words.append({"path": request.url.path, **await request.json()})
+        card = {"name": "Card", "uuid": "GPU-1", "driver": "1", "simulated": False}
+        seen = {"when": "2026-01-01", "pair": "ninfer:v2", "how": "trial", "card": card, "ready_in": 9.5}
+        served = seen | {"outcome": "served", "tokens_per_second": 160.25, "reason": ""}
+        failed = seen | {"outcome": "failed", "ready_in": None, "card": card | {"simulated": True}, "reason": "exit\n1"}
+        repair = {"outcome": "repair", "when": "2026-01-02", "first": 3, "last": 4, "reason": "an editor"}
+        return JSONResponse({"lines": [served, failed, repair], "problems": []})
+
+    async def check(self, request: Request) -> Response:
+        broken = {"line": 3, "why": "line 3 was changed"} if self.broken else None
+        problems = ["the ledger is broken: line 3 was changed"] if self.broken else []
+        said = {"file": "/s/ledger.jsonl", "whole": not self.broken, "lines": 5, "counting": 2 if self.broken else 5}
+        return JSONResponse(said | {"broken": broken, "problems": problems})
+
+    async def repair(self, request: Request) -> Response:
+        if not self.broken:
+            return _refusal("nothing is broken in the ledger", "")
+        self.broken = False
+        return JSONResponse({"code": 0, "text": "the ledger goes on: lines 3 to 5 count for nothing"})
 
     async def gpu(self, request: Request) -> Response:
         if self.fault == "gpu":

@@ -248,8 +248,10 @@ def test_pairs_lists_evidence_and_last_failures(
 ) -> None:
     assert slotctl(socket, "pairs") == 0
     shown = capsys.readouterr().out
-    assert re.search(r"^ninfer:v2 +deployed +verified +2026-01-01 +trial +9\.5 s +i$", shown, re.MULTILINE)
-    assert "ninfer:v3 failed 2026-01-03: exit 1\n" in shown
+    assert re.search(
+        r"^ninfer:v2 +deployed +verified +2026-01-01 +trial +9\.5 s +30GiB +160\.2 +i$", shown, re.MULTILINE
+    )
+    assert "ninfer:v3  failed 2026-01-03: exit 1\n" in shown
 
 
 def test_adopt_makes_evidence_of_what_serves_and_of_nothing_else(daemon: Daemon, socket: Path) -> None:
@@ -342,6 +344,13 @@ def test_doctor_looks_at_the_configuration_also_where_there_is_no_daemon(
         ["stage", "ninfer"],
         ["pairs"],
         ["pairs", "adopt", "ninfer"],
+        ["pairs", "attest", "ninfer:v3", "--reason", "I saw it"],
+        ["pairs", "revoke", "ninfer", "--reason", "hot"],
+        ["pairs", "log"],
+        ["pairs", "export", "ninfer:v2"],
+        ["pairs", "export", "ninfer:v3"],
+        ["pairs", "check"],
+        ["pairs", "repair", "--reason", "an editor"],
         ["gpu"],
         ["doctor"],
         ["hold"],
@@ -494,6 +503,12 @@ def test_ctrl_c_only_detaches_and_the_swap_goes_on(socket: Path) -> None:
         ["swap", "to-ninfer", "--tri"],
         ["pairs", "adopt"],
         ["pairs", "drop", "ninfer"],
+        ["pairs", "attest", "ninfer"],
+        ["pairs", "attest", "--reason", "x"],
+        ["pairs", "revoke", "ninfer", "--reason", " "],
+        ["pairs", "revoke", "ninfer", "--reason", "two\nlines"],
+        ["pairs", "repair", "--reason", "x" * 501],
+        ["pairs", "export"],
         ["hold", "--for", "soon"],
     ],
     ids=" ".join,

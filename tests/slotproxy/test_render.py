@@ -21,7 +21,70 @@ def test_a_plan_says_that_a_pair_never_ran_only_where_its_files_were_judged() ->
 
 def test_pairs_says_which_images_that_served_are_gone() -> None:
     known = [{"label": "ninfer:v2", "image_gone": True}, {"label": "ninfer:v3", "image_gone": False}]
-    gone = [line for line in render_pairs.pairs({"pairs": known}) if "isn't on this machine any more" in line]
-    assert len(gone) == 1
-    assert gone[0].startswith("ninfer:v2: the image that served")
+    gone = [" ".join(render_pairs.pairs({"pairs": known})[3:])]
+    assert gone[0].startswith("ninfer:v2  the image that served")
     assert "`docker load`" in gone[0]
+
+
+WHEN = "2026-01-02T03:04:05+00:00"
+PAIR = {
+    "label": "ninfer:v2",
+    "deployed": True,
+    "state": "verified",
+    "when": WHEN,
+    "how": "trial",
+    "require": "verified",
+}
+MEASURED = {
+    "ready_in": 9.5,
+    "vram_peak": 32_749_125_632,
+    "tokens_per_second": 160.25,
+    "image": "registry:5000/ninfer:1",
+}
+
+
+def said_of(**more: object) -> str:
+    """All below the table, in one line."""
+    lines = render_pairs.pairs({"pairs": [PAIR | more]})
+    assert max(map(len, lines)) <= 120
+    return " ".join(" ".join(lines[2:]).split())
+
+
+def test_a_table_of_pairs_is_read_at_a_glance() -> None:
+    head, row = render_pairs.pairs({"pairs": [PAIR | MEASURED]})
+    assert head.split("  ")[0] == "pair"
+    assert row.split()[3:] == ["2026-01-02", "03:04:05Z", "trial", "9.5", "s", "30.5GiB", "160.2", MEASURED["image"]]
+    assert len(row) <= 120
+
+
+def test_below_the_table_stands_what_takes_more_words() -> None:
+    word = {"when": WHEN, "reason": "garbles tools"}
+    assert said_of() == ""
+    assert said_of(revoked=word) == "ninfer:v2 revoked 2026-01-02 03:04:05Z: garbles tools"
+    assert said_of(last_failure=word) == "ninfer:v2 failed 2026-01-02 03:04:05Z: garbles tools"
+    changed = {"since": WHEN, "what": ["command line", "file /srv/a has other bytes"]}
+    assert said_of(changed=changed) == (
+        "ninfer:v2 changed since it was verified 2026-01-02 03:04:05Z: command line; file /srv/a has other bytes"
+    )
+    assert "by the operator (counts for nothing, require: verified)" in said_of(attested=word | {"counts": False})
+    assert "by the operator (counts, require: attested)" in said_of(
+        attested=word | {"counts": True}, require="attested"
+    )
+    assert said_of(doubts=["driver 1 was"]) == "ninfer:v2 doubt: driver 1 was"
+
+
+def test_what_refuses_a_pair_is_said_where_it_is_no_more_than_declared() -> None:
+    refusals = [{"what": "/srv/a is gone", "mend": "bring it back"}]
+    assert said_of(refusals=refusals) == ""
+    assert said_of(refusals=refusals, state="declared") == "ninfer:v2 refused: /srv/a is gone - bring it back"
+
+
+def test_long_words_go_on_below_their_own_beginning() -> None:
+    lines = render_pairs.pairs({"pairs": [PAIR | {"last_failure": {"when": WHEN, "reason": "no " * 90}}]})
+    assert len(lines) > 3
+    assert all(line.startswith(" " * 11) for line in lines[3:])
+
+
+def test_problems_of_the_ledger_are_shown_with_the_pairs_and_the_log() -> None:
+    for shown in (render_pairs.pairs, render_pairs.log):
+        assert shown({"problems": ["line 3 was\x1b changed"]})[-1] == "problem   line 3 was  changed"

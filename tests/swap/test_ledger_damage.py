@@ -363,7 +363,7 @@ def test_damage_after_a_repair_is_found_wherever_it_is(path: Path, number: int, 
     FileLedger(path).repair("an editor")
     recorded(path, 7)
     lines = lines_of(path)
-    lines[number - 1] = lines[number - 1].replace(b'"when":"', b'"when":"x')
+    lines[number - 1] = lines[number - 1].replace(b'"when":"2', b'"when":"3')
     path.write_bytes(b"".join(lines))
     if not head:
         path.with_suffix(".head").unlink()
