@@ -108,9 +108,8 @@ class Chaos:
     def order(self) -> None:
         label = self.draw.choice(["strata:current", "ninfer:v2", "ninfer:v3"])
         trial, cut = self.draw.random() < 0.5, self.draw.random() < 0.3
-        self.tickets.append(
-            self.world.order(label, trial=trial, cut=cut, wish=Wish(drain=self.draw.choice([1.0, None])))
-        )
+        wish = Wish(drain=self.draw.choice([1.0, None]), and_back=trial and self.draw.random() < 0.5)
+        self.tickets.append(self.world.order(label, trial=trial, cut=cut, wish=wish))
 
     def die(self) -> None:
         self.runtime.exit(self.draw.choice([0, 1, 137]), "error: it broke\n")

@@ -9,7 +9,7 @@ import pytest
 
 from slotproxy.adoption import MARGIN
 from tests.system.bed import DockerBed
-from tests.system.traps import REFUSED, SERVED, ask, box, compose, editor, move, pair, served_by, swap
+from tests.system.traps import REFUSED, SERVED, ask, box, compose, editor, move, pair, plan, said, served_by, swap
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -27,6 +27,12 @@ def test_what_runs_at_the_start_serves_untouched_and_is_verified_once_it_is_adop
         house.wait(lambda: house.status()["verified"] is not None, "its evidence to be looked for")
         assert house.status()["verified"] is False
         assert pair(house, "ninfer:v2")["state"] == "candidate"
+
+        for code, words in (swap(house, "to-strata", "--trial"), (3, said(plan(house, "strata", trial=True)))):
+            assert code == REFUSED, words
+            assert "ninfer:v2 serves and isn't verified, so nothing verified could be restored" in words
+            assert "`slotctl pairs adopt ninfer` first" in words
+        assert house.run_of("ninfer") == before
 
         code, _, words = house.slotctl("pairs", "adopt", "strata")
         assert code == REFUSED

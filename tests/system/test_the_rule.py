@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from signal import SIGINT
 
 import pytest
 
@@ -98,6 +99,34 @@ def test_the_next_pair_of_the_engine_on_the_card_is_staged_only_when_that_has_st
     assert house.status()["pair"] == "ninfer:v3"
     move(house, "ninfer:v2")
     assert plan(house, "ninfer:v3")["allowed"]
+
+
+def test_a_trial_can_hand_the_card_back_to_the_very_container_that_served(house: House) -> None:
+    strata = house.container("strata")["Id"]
+    with editor(house) as service:
+        service["environment"]["THERE"] = "and back"  # it never ran so
+    words = house.ok("swap", "to-ninfer", "--trial", "--and-back")
+    assert "ninfer:v2 is verified; strata:current serves again" in words
+    phases = ("warming", "the card goes back to strata:current", "back: draining", "back: warming")
+    assert sorted(phases, key=words.index) == list(phases)
+    assert (house.running(), house.container("strata")["Id"]) == (["strata"], strata)
+    assert plan(house, "ninfer")["allowed"]
+
+
+def test_ctrl_c_leaves_a_trial_on_its_way_there_and_back(house: House) -> None:
+    with editor(house) as service:
+        service["environment"]["NOBODY"] = "listens"
+    with client(house) as send, house.order("swap", "to-ninfer", "--trial", "--and-back") as order:
+        in_phase(house, "starting", "warming")
+        waiting = send()
+        order.send_signal(SIGINT)
+        assert order.wait(LIMIT) == 7
+        assert served_by(waiting.result()) in ("ninfer", "strata")
+        house.wait(lambda: house.status()["swap"] is None, "the trial to be over")
+        assert house.status()["pair"] == "strata:current"
+        order.communicate()
+    assert house.running() == ["strata"]
+    assert plan(house, "ninfer")["allowed"]
 
 
 def failing_trial(house: House, label: str, *, back: str) -> str:
