@@ -103,11 +103,13 @@ class Desk:
             return None
         target = f"{state.order.engine}:{state.order.pair}"
         elapsed = time.monotonic() - self.controller.since
+        wish = self.controller.hands.wishes.get(state.order.id)
         return {
             "target": target,
             "phase": phase(state),
             "elapsed": elapsed,
             "trial": state.order.trial,
+            "and_back": wish is not None and wish.and_back,
             "failure": state.failure,
         }
 

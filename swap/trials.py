@@ -15,7 +15,7 @@ from swap.known import Known, unit_of
 from swap.moves import Unit
 from swap.ports import Fault
 from swap.reading import Reading
-from swap.standing import Standing
+from swap.standing import Standing, subject_differences
 
 Serving = tuple[Unit, Known]
 
@@ -100,6 +100,16 @@ async def _no_way_back(checker: Checker, serving: Serving | None, how: Reading, 
     if known.pair is None:
         return Refusal(f"what {unit.engine} runs is none of its pairs, so it can't be handed back to", mend)
     back = await checker.judge(unit.engine, unit.pair, trial=False, may_stage=may_stage, how=how)
-    if back.allowed:
-        return None
-    return Refusal(f"{unit.label} could not be handed back to: {back.why}", f"mend that, or {mend}")
+    why = back.why or await _another_now(checker, known, back, how)
+    return Refusal(f"{unit.label} could not be handed back to: {why}", f"mend that, or {mend}") if why else None
+
+
+async def _another_now(checker: Checker, known: Known, back: Verdict, how: Reading) -> str:
+    """In what that which serves isn't what its name declares now; empty: in nothing that makes another pair."""
+    assert back.subject is not None
+    try:
+        serves = await checker.subject_of(known.engine, known.recipe, known.pair, how)
+    except Fault as fault:
+        return str(fault)
+    differs = "; ".join(subject_differences(serves, back.subject))
+    return f"what serves isn't what it declares now ({differs})" if differs else ""

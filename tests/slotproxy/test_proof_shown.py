@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from engines.spec import Require
+from slotproxy import render
+from slotproxy.desk import Json
 from swap.ports import Evidence, Outcome
+from swap.state import phase
 from tests.slotproxy.office import Office
 from tests.swap.fakes import REAL
 from tests.swap.world import until
@@ -42,6 +45,23 @@ async def test_status_says_how_what_serves_is_proven_now(office: Office) -> None
         now = await office.desk.status()
         assert (now["proof"], now["verified"]) == ("revoked 2026-01-03: garbles tools", False)
         assert now["policy"] == []
+
+
+async def test_status_says_that_a_trial_will_hand_the_card_back(office: Office) -> None:
+    async with office.serving(), asyncio.TaskGroup() as tasks:
+        office.ninfer.hang("start")
+        asked = office.desk.swap("ninfer", "v3", trial=True, and_back=True)
+        swap = tasks.create_task(_last(asked))
+        await until(lambda: phase(office.controller.state) == "starting")
+        (line,) = [one for one in render.status(await office.desk.status()) if one.startswith("swap")]
+        assert line.startswith("swap      to ninfer:v3, a trial that hands the card back: starting, ")
+        office.ninfer.let_go("start")
+        assert await swap == (0, "ninfer:v3 is verified; strata:current serves again")
+
+
+async def _last(asked: AsyncIterator[Json]) -> tuple[int, str]:
+    *_, ended = [item async for item in asked]
+    return ended["code"], ended["text"]
 
 
 async def test_status_says_what_is_relaxed_in_so_many_words(office: Office) -> None:

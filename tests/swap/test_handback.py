@@ -124,6 +124,19 @@ async def test_an_unproven_pair_is_not_handed_back_to_even_when_the_other_one_is
 
 
 @in_simulated_time
+async def test_what_serves_and_is_not_what_its_name_declares_now_could_not_be_had_back(world: World) -> None:
+    """Its file was edited since, and the edited one is proven, too: an order by its name would run that."""
+    async with world.serving("ninfer:v2"):
+        edited = replace(world.ninfer.recipes["v2"], env=(("PATH", "/usr/bin"), ("NEW", "1")))
+        world.ninfer.recipes["v2"] = edited
+        await world.verify("ninfer:v2")
+        ended = await there_and_back(world)
+        assert ended.code == Code.REFUSED
+        assert "what serves isn't what it declares now (environment NEW is new)" in ended.text
+        assert world.happened == []
+
+
+@in_simulated_time
 async def test_when_the_target_serves_already_nothing_is_handed_back(world: World) -> None:
     async with world.serving("ninfer:v2"):
         ended = await there_and_back(world, "ninfer:v2")
