@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swap.creation import Creation, UnderWay
+from swap.creation import Creation, CreationFile, UnderWay
+from swap.dockerd import Docker, Inspection
 from swap.moves import Code
-from swap.ports import CannotStage, Unfinished
-from swap.recovery import NEVER, Mend, Scene, mend_of
+from swap.ports import CannotStage, Sight, Status, Unfinished
+from swap.recovery import NEVER, Mend, Recovery, Scene, mend_of
+from swap.remaking import Remaking
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import GONE, World, until
 
@@ -107,6 +110,56 @@ def test_what_was_made_again_already_isnt_made_a_third_time() -> None:
 def test_where_there_was_none_a_half_made_one_is_removed() -> None:
     assert mend(Scene(_container("b")), old=None).remove == ("b" * 64,)
     assert mend(Scene(None), old=None) == Mend("an interrupted staging had made no container ninfer yet")
+
+
+# ------------------------------------------------------------------------------------------------- while Docker works
+
+
+class BusyDocker(Docker):
+    """What it shows under the name, or by the id, look by look; the last of them from then on."""
+
+    def __init__(self, *shown: dict[str, Any] | None) -> None:
+        super().__init__("unix:///nowhere")
+        self.shown = list(shown)
+
+    async def inspect(self, name_or_id: str) -> Inspection | None:
+        now = self.shown[0]
+        if name_or_id == OLD.id and len(self.shown) > 1:  # the last question of each look
+            self.shown.pop(0)
+        return None if now is None or name_or_id == ASIDE else Inspection(now, {}, "")
+
+
+class Made(Remaking):
+    """Only tells that it was asked."""
+
+    async def make(self, creation: Creation, instead_of: str) -> Sight:
+        return Sight(Status.CREATED, id=f"made in place of {instead_of or 'none'}")
+
+
+async def _recovered(folder: Path, docker: Docker) -> str:
+    async def look() -> Sight:
+        return Sight(Status.ABSENT)
+
+    async def ours(_: Any) -> bool:
+        return True
+
+    file = CreationFile(folder / "creation.json")
+    await asyncio.to_thread(file.begin, OLD)
+    return await Recovery(docker, file, Made("ninfer", docker, file, look), look, ours).recover()
+
+
+@in_simulated_time
+async def test_what_a_dead_compose_asked_for_is_waited_for(tmp_path: Path) -> None:
+    leaving = _container("a", Status="removing")
+    for shown in ([leaving] * 50, [OLD.container]):  # either it is being removed already, or it is in a moment
+        assert "made again" in await _recovered(tmp_path, BusyDocker(*shown, None))
+
+
+@in_simulated_time
+async def test_a_removal_that_never_ends_is_told_and_tried_again_later(tmp_path: Path) -> None:
+    with pytest.raises(CannotStage, match="still changing ninfer") as told:
+        await _recovered(tmp_path, BusyDocker(_container("a", Status="removing")))
+    assert told.value.passing
 
 
 # ------------------------------------------------------------------------------------------------- at start

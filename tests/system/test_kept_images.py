@@ -72,7 +72,9 @@ def test_a_verified_image_outlives_a_rebuild_and_one_tag_takes_it_back(house: Ho
     remove_container(house)
     # `docker image prune` takes what is dangling.
     assert old not in [one["Id"] for one in house.bed.client.images(filters={"dangling": True})]
-    assert plan(house, "ninfer")["allowed"] is False
+    shown = plan(house, "ninfer")
+    assert shown["allowed"] is False
+    assert f"`docker tag {old[7:19]} {name}` takes it back" in json.dumps(shown)
     assert pairs(house)["ninfer:v2"]["image_gone"] is False
     house.bed.client.tag(kept, *name.split(":"), force=True)
     assert plan(house, "ninfer")["allowed"] is True
