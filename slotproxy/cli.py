@@ -1,4 +1,4 @@
-"""slotctl: one verb a command. It asks the daemon over its control socket; only check-config works without it.
+"""slotctl: one verb a command. It asks the daemon over its control socket; check-config and artifact work without.
 
 The exit code says what is true now (`slotproxy.cli_args.EXIT_CODES`). With --json one JSON document goes to stdout,
 and what people want to read goes to stderr.
@@ -17,6 +17,7 @@ from typing import Final
 
 from slotproxy import config, render, render_drift, render_plan
 from slotproxy.cli_args import DETACHED, parse_args
+from slotproxy.cli_artifact import artifact
 from slotproxy.cli_doctor import doctor
 from slotproxy.cli_follow import follow, watch
 from slotproxy.cli_output import fail, show, told
@@ -26,6 +27,7 @@ from swap.ports import Fault
 
 DETACHED_WORDS: Final = {
     "swap": "detached; the swap goes on; look with: slotctl status (give it up with: slotctl swap --abort)",
+    "artifact": "stopped; it only read",
     "hold": "detached; the hold stays set; look with: slotctl status (end it with: slotctl release)",
 }
 
@@ -34,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Wrong usage raises SystemExit(2), as argparse does."""
     args = parse_args(argv)
     try:
-        return check_config(args) if args.command == "check-config" else asyncio.run(_with_daemon(args))
+        alone = ALONE.get(args.command)
+        return alone(args) if alone is not None else asyncio.run(_with_daemon(args))
     except Trouble as trouble:
         return fail(args, trouble.what, trouble.mend, trouble.code)
     except config.ConfigError as error:
@@ -175,6 +178,7 @@ def _card_unsure(settings: config.Settings) -> str:
     return ""
 
 
+ALONE: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {"check-config": check_config, "artifact": artifact}
 COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[int]]]] = {
     "status": status,
     "plan": plan,

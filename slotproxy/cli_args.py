@@ -14,7 +14,8 @@ DETACHED: Final = 7
 EXIT_CODES: Final[Mapping[int, str]] = {
     0: "that very pair serves (also when it already did); of other commands: done",
     2: "bad usage, or a configuration that can't be used",
-    3: "refused: nothing was changed; of drift: something differs; of doctor, pairs check: something needs a person",
+    3: "refused: nothing was changed; of drift: something differs; of doctor, pairs check: something needs a person; "
+    "of artifact: it isn't whole, or no artifact",
     4: "it failed or was given up; the engine that was serving serves again",
     5: "dark: nothing serves; the message says why and what to do",
     6: "the daemon can't be reached, or was lost in the middle",
@@ -43,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_looks(commands)
     _add_orders(commands)
-    _add_check_config(commands)
+    _add_alone(commands)
     parser.epilog = _epilog(commands)
     return parser
 
@@ -79,7 +80,10 @@ def _add_orders(commands: Commands[argparse.ArgumentParser]) -> None:
     add_command(commands, "release", "end a hold")
 
 
-def _add_check_config(commands: Commands[argparse.ArgumentParser]) -> None:
+def _add_alone(commands: Commands[argparse.ArgumentParser]) -> None:
+    artifact = add_command(commands, "artifact", "what a model file says of itself, and whether it is whole; no daemon")
+    artifact.add_argument("--hash", action="store_true", help="its sha256 too, and that of its parts")
+    artifact.add_argument("file", metavar="FILE", help="a .ninfer or a GGUF file; of a split one the first")
     check = add_command(commands, "check-config", "check the configuration; needs no daemon")
     check.add_argument("file", nargs="?", metavar="FILE", help="the file (default: as --config)")
     check.add_argument("--schema", action="store_true", help="print the JSON Schema of the file, for editors")
