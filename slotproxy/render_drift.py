@@ -40,7 +40,7 @@ def _engine(one: Answer) -> list[str]:
     lines = [labelled(str(one.get("label")).partition(":")[0], f"{one.get('label')}{deployed}: {_proof(one)}")]
     lines.append(labelled("created", _container(one)))
     if not one.get("differs"):
-        return [*lines, labelled("drift", "none: as declared and verified")]
+        return [*lines, labelled("drift", f"none: as declared{' and verified' if one.get('verified') else ''}")]
     lines += tables(one.get("drift") or ())
     for refusal in one.get("refusals") or ():
         lines += refused(str(refusal.get("what")), str(refusal.get("mend") or ""))
