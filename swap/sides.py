@@ -1,7 +1,7 @@
 """Four sides of an engine, field by field: what is declared, created, running, and what was verified. Pure.
 
 `rows` tells where they differ, worst first, and what would mend each. A difference from what was verified counts only
-in what makes a pair, and only while nothing verifies what is declared: evidence isn't about a port or a file's place.
+in what evidence is about: it isn't about a port, or about where a file lies on the host.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _told_once(found: list[Row], images: list[Row]) -> Iterator[Row]:
 class _Table:
     def __init__(self, verdict: Verdict, declared: Recipe, engine: Engine, facts: Facts) -> None:
         self._sight, self._subject, self._container = verdict.sight, verdict.subject, engine.container
-        self._gone, self._proof, self._proven = facts.gone, proof_of(verdict), verdict.verified is not None
+        self._gone, self._proof = facts.gone, proof_of(verdict)
         self._mends = Mends(engine, verdict.label, verdict.sight is not None and verdict.sight.running)
         self._declared = mask_recipe(declared)
         self._created = _masked(verdict.sight.recipe if verdict.sight is not None else None)
@@ -109,7 +109,7 @@ class _Table:
         declared, created = self._declared, self._created
         sides = [self._image(side) for side in (declared, created, self._running, self._verified)]
         name = TAG_MOVED if self._moved() else IMAGE
-        if self._verified is not None and not self._proven and not same_image(declared, self._verified):
+        if self._verified is not None and not same_image(declared, self._verified):
             mend = self._mends.image(declared, self._verified, gone=self._is_gone(self._verified))
             yield self._unproven(name, sides, mend)
         elif created is not None and not same_image(declared, created):
@@ -153,7 +153,7 @@ class _Table:
             return _row(one.name, texts, Severity.BLOCKS, self._mends.declared_policy())
         if one.name == RESTART and created is not None and created.value != "no":
             return _row(one.name, texts, Severity.BLOCKS, self._mends.created_policy())
-        if one.pair and verified is not None and not self._proven and verified.counted != declared.counted:
+        if one.pair and verified is not None and verified.counted != declared.counted:
             return self._unproven(one.name, texts, self._mends.edit())
         if created is not None and created.value != declared.value:
             return _row(one.name, texts, _weight(one), self._mends.stage())
@@ -165,7 +165,7 @@ class _Table:
 
     def files(self) -> Iterator[Row]:
         """The bytes that are there now, beside the verified ones."""
-        if self._proof is None or self._subject is None or self._proven:
+        if self._proof is None or self._subject is None:
             return
         for name, now, was in file_rows(self._subject.files, self._proof.subject.files):
             yield self._unproven(name, _files(now, was), self._mends.file(was))

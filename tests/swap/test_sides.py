@@ -248,6 +248,8 @@ def test_where_a_file_lies_on_the_host_is_nothing_that_evidence_is_about() -> No
     elsewhere = replace(RECIPE, mounts=(replace(MODELS, source="/mnt/models"),))
     there = replace(V2, path="/mnt/models/v2.ninfer")
     assert table(elsewhere, elsewhere, RECIPE, files=(there,)) == ()
+    edited = replace(elsewhere, user="7")
+    assert only(table(edited, edited, RECIPE, files=(there,))).field == "user"
     row = only(table(elsewhere, RECIPE, RECIPE, files=(there,)))
     assert (row.field, row.severity) == ("mount /models", Severity.STALE)
 
