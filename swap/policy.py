@@ -37,6 +37,8 @@ def refusal(label: str, known: Standing, require: Require, *, strict: bool) -> R
         mend = f"`slotctl swap to-{label} --trial` proves it anew, or set `card.on_change: warn`"
         return Refusal(f"{label}: {'; '.join(known.doubts)}", mend)
     mend = f"`slotctl swap to-{label} --trial` runs it, and its success is the evidence"
+    if require is Require.ATTESTED:
+        mend += f"; or give your word: `slotctl pairs attest {label} --reason …`"
     return Refusal(f"{label} {_unproven(known, require)}", mend)
 
 

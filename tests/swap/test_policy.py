@@ -87,7 +87,9 @@ async def test_a_pair_that_policy_lets_through_and_not_evidence_carries_a_warnin
 
 async def test_what_is_missing_is_said_with_what_is_required(box: Box) -> None:
     require(box, "attested")
-    assert "ninfer:v3 never ran on this card nor was attested" in only((await box.judge("v3")).refusals)
+    told = only((await box.judge("v3")).refusals)
+    assert "ninfer:v3 never ran on this card nor was attested" in told
+    assert "or give your word: `slotctl pairs attest ninfer:v3 --reason …`" in told
     await box.record("v3")
     await box.record("v3", Outcome.REVOKED, reason="garbles tools")
     assert "ninfer:v3 was revoked on 2026-01-02T03:04:05Z: garbles tools" in only((await box.judge("v3")).refusals)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,10 @@ from tests.swap.fakes import REAL
 from tests.swap.world import VERIFIED, World, until
 
 NOTHING_LEFT = "so nothing verified could be restored if the trial fails (`slotctl pairs adopt strata` first)"
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"more")
 
 
 async def planned(world: World, label: str, *, trial: bool = True) -> str:
@@ -111,7 +116,7 @@ async def test_a_serving_engine_that_was_revoked_since_is_nothing_to_restore(wor
 async def test_a_serving_engine_whose_files_changed_since_is_nothing_to_restore(world: World) -> None:
     async with world.serving("strata:current"):
         path = world.folder / "models" / "strata.gguf"
-        await asyncio.to_thread(path.write_bytes, b"GGUF, other bytes")
+        await asyncio.to_thread(grow, path)
         assert "strata:current serves and isn't verified" in await refused(world, "ninfer:v3")
         await asyncio.to_thread(path.unlink)
         assert "strata:current serves, and whether it is verified can't be told" in await refused(world, "ninfer:v3")
