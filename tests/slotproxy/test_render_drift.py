@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,30 @@ def test_an_engine_whose_look_was_refused_says_why() -> None:
         "refused   container x belongs to project other",
         "          mend: rename it",
     ]
+
+
+def test_the_sample_in_the_readme_is_what_is_printed() -> None:
+    trial = "slotctl swap to-ninfer:v2 --trial"
+    new, old = "ninfer:local (05c34dd90da1)", "ninfer:local (df76dddec53a)"
+    moved = "the tag moved by a rebuild or a pull: `docker tag df76dddec53a ninfer:local` takes it back"
+    then, now = "--max-context 260000", "--max-context 131072"
+    one = {
+        "label": "ninfer:v2",
+        "deployed": True,
+        "proof": "not verified",
+        "before": {"when": "2026-01-02T03:04:05Z", "how": "trial"},
+        "container": "ninfer-eval",
+        "id": "2171b20828cf" + "0" * 52,
+        "status": "exited",
+        "created_as": "ninfer:v2 as it was verified",
+        "differs": True,
+        "drift": [
+            row("image tag moved", mend=moved, trial=trial, declared=new, created=old, verified=old),
+            row("command", trial=trial, declared=now, created=then, verified=then),
+        ],
+    }
+    sample = "\n".join(render_drift.drift({"engines": [one]}))
+    assert f"```\n{sample}\n```" in (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_what_an_answer_says_cannot_move_the_cursor() -> None:
