@@ -65,11 +65,11 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
 
 def _about_the_ledger(routes: _Routes, ledger: LedgerDesk) -> None:
     def asked(work: Callable[..., Coroutine[Any, Any, Json]]) -> Telling:
-        return lambda body, say: work(*_target(body), _text(body, "reason"), say=say)
+        return lambda body, say: work(*_target(body), _text(body, "reason", "text"), say=say)
 
     routes.get("/pairs/check", ledger.check)
     routes.post("/pairs/log", lambda body: ledger.log(*_perhaps(body)))
-    routes.post("/pairs/repair", lambda body: ledger.repair(_text(body, "reason")))
+    routes.post("/pairs/repair", lambda body: ledger.repair(_text(body, "reason", "text")))
     routes.told("/pairs/export", lambda body, say: ledger.export(*_target(body), say=say))
     routes.told("/pairs/attest", asked(ledger.attest), goes_on=True)
     routes.told("/pairs/revoke", asked(ledger.revoke), goes_on=True)
@@ -176,10 +176,10 @@ def _perhaps(body: Json) -> tuple[str | None, str | None]:
     return _target(body) if body.get("engine") is not None else (None, None)
 
 
-def _text(body: Json, name: str) -> str:
+def _text(body: Json, name: str, what: str = "a name") -> str:
     value = body.get(name)
     if not isinstance(value, str):
-        raise Refusal(f"`{name}` must be a name", "", 2)
+        raise Refusal(f"`{name}` must be {what}", "", 2)
     return value
 
 

@@ -31,6 +31,7 @@ def check(answer: Answer) -> list[str]:
     lines, counting = answer.get("lines") or 0, answer.get("counting") or 0
     if answer.get("whole"):
         said = f"{answer.get('file')} is whole: {lines} lines"
+        said += "" if counting == lines else f", of which {counting} count (see `slotctl pairs log`)"
     elif broken := answer.get("broken"):
         said = f"{answer.get('file')} is broken at line {broken.get('line')}: {counting} of {lines} lines count"
     else:

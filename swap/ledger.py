@@ -198,11 +198,9 @@ class FileLedger:
             self._load(fd)
 
     def _read_only(self) -> None:
-        """What was recorded still counts where the file can only be read."""
-        try:
+        """What was recorded still counts where the file can only be read; and what is known, where not even that."""
+        with contextlib.suppress(OSError):  # `_unusable` says so already
             self._take(self.path.read_bytes())
-        except OSError:
-            self._take(b"")
 
     # ------------------------------------------------------------------------------------------ writing
 

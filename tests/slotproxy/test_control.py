@@ -88,7 +88,26 @@ BAD_USAGE: list[tuple[str, Any, str]] = [
     ("/swap", {"engine": "ninfer", "and_back": True}, "`and_back` belongs to a trial"),
     ("/swap", {"engine": "ninfer", "trial": True, "and_back": 1}, "`and_back` must be true or false"),
     ("/hold", {"seconds": "1"}, "`seconds` must be a number of seconds"),
+    ("/pairs/attest", {"engine": "ninfer"}, "`reason` must be text"),
+    ("/pairs/revoke", {"engine": "ninfer", "reason": " "}, "the reason is empty"),
+    ("/pairs/repair", {"reason": "two\nlines"}, "the reason must be one line"),
+    ("/pairs/export", {"engine": "gpt"}, "there is no engine 'gpt'"),
+    ("/pairs/log", {"engine": 5}, "`engine` must be a name"),
 ]
+
+
+async def test_the_ledger_is_asked_and_written_over_the_socket(office: Office) -> None:
+    async with served(office) as (client, _), Control(office.desk.settings.control) as control:
+        asked = {"engine": "ninfer", "pair": None, "reason": "hot"}
+        assert (await control.ask("GET", "/pairs/check"))["lines"] == 2
+        assert "Statement/v1" in (await anext(control.follow("/pairs/export", asked)))["line"]
+        for word in ("attest", "revoke"):
+            assert (await anext(control.follow(f"/pairs/{word}", asked)))["code"] == 0
+        lines = (await control.ask("POST", "/pairs/log", {"engine": "ninfer", "pair": "v2"}))["lines"]
+        assert [one["outcome"] for one in lines] == ["served", "attested", "revoked"]
+        status, answer = await post(client, "/pairs/repair", {"reason": "to be sure"})
+        assert (status, answer["code"]) == (409, 3)
+        assert answer["error"].startswith("nothing is broken")
 
 
 async def test_bad_usage_is_told_with_exit_code_2_and_changes_nothing(office: Office) -> None:

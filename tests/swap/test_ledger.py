@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -208,6 +209,35 @@ def test_each_line_is_a_statement_that_carries_the_hash_of_the_one_before(path: 
     assert statement["predicate"]["previous"] == "0" * 64
     assert json.loads(second)["predicate"]["previous"] == hashlib.sha256(first).hexdigest()
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+DESCRIPTOR = {"name", "uri", "digest", "content", "downloadLocation", "mediaType", "annotations"}
+
+
+def test_each_line_alone_is_a_statement_as_in_toto_has_them(path: Path) -> None:
+    book = FileLedger(path)
+    content = replace(SUBJECT, image_content="sha256:" + "ef" * 32)
+    for subject in (SUBJECT, content, replace(SUBJECT, files=())):
+        book.record(served(subject, image="ninfer:local"))
+    path.write_bytes(path.read_bytes().replace(b"ninfer:local", b"ninfer:other", 1))
+    book.reread()
+    book.repair("an editor")
+    for line in path.read_bytes().splitlines():
+        statement = json.loads(line)
+        assert set(statement) == {"_type", "subject", "predicateType", "predicate"}
+        assert statement["subject"]
+        names = [descriptor["name"] for descriptor in statement["subject"]]
+        assert len(names) == len(set(names))
+        for descriptor in statement["subject"]:
+            assert set(descriptor) <= DESCRIPTOR
+            assert re.fullmatch("[0-9a-f]{64}", descriptor["digest"]["sha256"])
+        assert statement["predicateType"] in ("urn:slotproxy:run:v1", "urn:slotproxy:repair:v1")
+    digests = [json.loads(line)["subject"][0] for line in path.read_bytes().splitlines()[:2]]
+    assert digests[1] == {
+        "name": "ninfer:local",
+        "digest": {"sha256": "ef" * 32},  # its content, the same in both of Docker's stores
+        "annotations": {"imageId": SUBJECT.image_id},
+    }
 
 
 def test_a_record_is_on_disk_when_it_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

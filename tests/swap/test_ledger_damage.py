@@ -485,6 +485,21 @@ def test_a_read_only_disk_is_reported_and_what_is_there_counts(
     assert not [problem for problem in book.problems() if "Read-only" in problem]
 
 
+def test_what_is_known_is_kept_while_the_file_cannot_even_be_read(path: Path) -> None:
+    book = recorded(path, 1, 3)
+    away = path.with_name("away")
+    path.rename(away)
+    path.mkdir()  # stands for a disk that fails
+    assert [one.tokens for one in book.reread().evidence] == [1, 3]
+    assert not book.whole
+    assert "can't be opened for writing: Is a directory" in book.problems()[0]
+    path.rmdir()
+    away.rename(path)
+    book.record(served(tokens=4))
+    assert counted(path) == [1, 3, 4]
+    assert book.whole
+
+
 # ------------------------------------------------------------------------------------------------- any damage at all
 
 SUBJECTS = [SUBJECT, replace(SUBJECT, user="0")]
