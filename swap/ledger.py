@@ -147,7 +147,7 @@ class FileLedger:
     def line(self, evidence: Evidence) -> bytes | None:
         """The very bytes of the line that holds this evidence, without the newline; None: it is there no more."""
         chain = self.reread()
-        found = next((entry for entry in chain.entries if entry.what == evidence and entry.counts), None)
+        found = next((entry for entry in chain.entries if entry.what == evidence), None)
         try:
             return None if found is None else self.path.read_bytes().split(b"\n")[found.number - 1]
         except OSError as error:

@@ -15,7 +15,7 @@ from slotproxy.ledger_desk import LedgerDesk
 from slotproxy.refusal import Refusal
 from swap.ports import CardUnknown, Fault, Outcome
 from tests.slotproxy.office import Office
-from tests.swap.world import FILES
+from tests.swap.world import FILES, until
 
 Json = dict[str, object]
 
@@ -130,6 +130,20 @@ async def test_a_changed_pair_is_revoked_both_as_it_is_and_as_it_was(office: Off
         assert (await states(office))["ninfer:v2"] == "revoked"
         office.ninfer.recipes["v2"] = was
         assert (await states(office))["ninfer:v2"] == "revoked"
+
+
+async def test_what_serves_is_revoked_though_its_name_means_something_else_by_now(
+    office: Office, desk: LedgerDesk
+) -> None:
+    async with office.serving(verified=()) as controller:
+        serving = controller.state.serving
+        assert serving is not None
+        await until(lambda: office.hands.known[serving].subject is not None)
+        was = office.strata.recipes["current"]
+        office.strata.recipes["current"] = replace(was, user="0")
+        await desk.revoke("strata", None, "hot")
+        office.strata.recipes["current"] = was
+        assert (await states(office))["strata:current"] == "revoked"
 
 
 async def test_what_nobody_knows_anything_of_is_not_revoked(office: Office, desk: LedgerDesk) -> None:
