@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -77,9 +76,21 @@ def found(label: str, what: str, mend: str = "") -> list[str]:
 
 def table(rows: Sequence[Sequence[object]], widest: int = WIDEST) -> list[str]:
     """Columns as wide as their cells; the first row is the head. Nothing is cut off: long cells go on below."""
-    wrapped = [[textwrap.wrap(text(cell), widest) or [""] for cell in row] for row in rows]
+    wrapped = [[_wrapped(text(cell), widest) for cell in row] for row in rows]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*wrapped, strict=True)]
     return ["  ".join(part).rstrip() for row in wrapped for part in _padded(row, widths)]
+
+
+def _wrapped(words: str, widest: int) -> list[str]:
+    """Lines that end at a space, within a path after a slash, and anywhere only where nothing else is left."""
+    lines = [""]
+    for part in re.findall(r"\s+|/*[^\s/]+/*|/+", words):
+        if lines[-1] and len(lines[-1]) + len(part) > widest:
+            lines.append("")
+        first, *more = [part[at : at + widest] for at in range(0, len(part), widest)]
+        lines[-1] += first if lines[-1] else first.lstrip()
+        lines += more
+    return [line.rstrip() for line in lines]
 
 
 def text(value: object) -> str:

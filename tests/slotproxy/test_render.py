@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from slotproxy import render_pairs, render_plan
+from slotproxy.render import table
 
 NOTHING = {"label": "ninfer:v2", "allowed": False, "refusals": [], "drift": [], "stage": False}
 RUN = {"image": "ninfer:local", "image_id": "sha256:1", "argv": ["ninfer-serve"]}
@@ -88,3 +91,18 @@ def test_long_words_go_on_below_their_own_beginning() -> None:
 def test_problems_of_the_ledger_are_shown_with_the_pairs_and_the_log() -> None:
     for shown in (render_pairs.pairs, render_pairs.log):
         assert shown({"problems": ["line 3 was\x1b changed"]})[-1] == "problem   line 3 was  changed"
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("two words that fit", ["two words that fit"]),
+        ("more words than one line holds", ["more words than one", "line holds"]),
+        ("/a/long/path/of/a/mount → /models", ["/a/long/path/of/a/", "mount → /models"]),
+        ("x" * 45, ["x" * 20, "x" * 20, "x" * 5]),
+        ("", [""]),
+    ],
+)
+def test_a_long_cell_goes_on_below_broken_where_people_would(words: str, lines: list[str]) -> None:
+    assert table([[words, "|"]], widest=20)[0].endswith("  |")
+    assert [line.split("  ")[0] for line in table([[words, "|"]], widest=20)] == lines

@@ -372,6 +372,10 @@ def test_the_same_bytes_at_another_place_of_the_host_are_the_verified_pair(house
     assert (found["field"], found["severity"]) == ("mount /models", "stale")
     assert found["declared"] == f"{house.folder}/elsewhere → /models (read-only)"
     assert (shown["allowed"], shown["state"]) == (True, "verified")
+    move(house, "ninfer:elsewhere")
+    assert house.status()["verified"] is True
+    move(house, "strata")
+    assert order(house, "stage")["code"] == SERVED
 
 
 # ------------------------------------------------------------------------------------------------- in words
