@@ -73,12 +73,15 @@ async def _unrestorable(checker: Checker, serving: Serving | None, verdict: Verd
         return _nothing_left(f"{unit.label} serves, and whether it is verified can't be told ({fault})", known)
     if checker.accepts(known.engine, standing):
         return None
-    return _nothing_left(f"{unit.label} serves and {_lacks(standing)}", known)
+    revoked = standing.revoked is not None
+    return _nothing_left(f"{unit.label} serves and {_lacks(standing)}", known, revoked=revoked)
 
 
-def _nothing_left(what: str, known: Known) -> Refusal:
+def _nothing_left(what: str, known: Known, *, revoked: bool = False) -> Refusal:
     engine = known.engine.name
-    if known.pair is None:
+    if revoked:
+        mend = f"swap to a verified pair first; `slotctl pairs adopt {engine}` would lift the revocation"
+    elif known.pair is None:
         mend = f"see `slotctl plan to-{engine}` for what differs from its pairs, or swap to a verified pair first"
     else:
         mend = f"`slotctl pairs adopt {engine}` first"
