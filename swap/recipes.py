@@ -127,7 +127,7 @@ def _image_labels(image: Json) -> Mapping[str, str]:
 def _own_labels(labels: Mapping[str, Any], image: Json) -> tuple[tuple[str, str], ...]:
     """What somebody chose for this container: neither written by tools for themselves, nor the image's own."""
     inherited = _image_labels(image)
-    ours = {name: str(value) for name, value in labels.items() if not name.startswith(_TOOLS)}
+    ours = {name: str(value or "") for name, value in labels.items() if not name.startswith(_TOOLS)}
     return _pairs({name: value for name, value in ours.items() if inherited.get(name) != value})
 
 

@@ -169,6 +169,24 @@ def test_an_edit_beside_the_pair_is_shown_and_allowed(
     assert (shown["allowed"], shown["stage"]) == (True, True)
 
 
+def test_a_mount_counts_by_where_the_engine_sees_it_and_not_by_where_it_lies_on_the_host(house: House) -> None:
+    with editor(house) as service:
+        log = service["volumes"].pop()
+        service["volumes"].append(f"{house.folder}/elsewhere:/log")
+    shown = plan(house, "ninfer")
+    (found,) = shown["drift"]
+    assert (found["field"], found["severity"], shown["allowed"]) == ("mount /log", "stale", True)
+    assert (found["declared"], found["created"]) == (
+        f"{house.folder}/elsewhere → /log",
+        f"{house.folder}/log → /log",
+    )
+    with editor(house) as service:
+        service["volumes"][-1] = f"{log}s"
+    moved = row(house, "mount /logs")
+    assert (moved["declared"], moved["created"]) == (f"{house.folder}/log → /logs", "(not set)")
+    refused(house, "mount /log", "mount /logs")
+
+
 def replaced(service: Json, key: str, old: str, new: str, count: int) -> None:
     assert old in service[key]
     service[key] = service[key].replace(old, new, count)
@@ -376,6 +394,21 @@ def test_the_same_bytes_at_another_place_of_the_host_are_the_verified_pair(house
     assert house.status()["verified"] is True
     move(house, "strata")
     assert order(house, "stage")["code"] == SERVED
+
+
+# ------------------------------------------------------------------------------------------------- the card
+
+
+def test_another_driver_than_that_of_the_evidence_is_a_warning_and_no_difference_of_the_pair(house: House) -> None:
+    driver = house.card / "driver"
+    driver.write_text("999.99\n")
+    try:
+        shown = plan(house, "ninfer")
+    finally:
+        driver.unlink()
+    assert (shown["allowed"], shown["drift"]) == (True, [])
+    assert [words for words in shown["warnings"] if "this is 999.99" in words]
+    assert plan(house, "ninfer")["warnings"] == []
 
 
 # ------------------------------------------------------------------------------------------------- in words
