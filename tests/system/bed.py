@@ -12,6 +12,7 @@ from typing import Any
 import docker
 from docker.errors import APIError
 
+from swap.kept import REPOSITORY
 from tests.system.images import Images
 
 PROJECT = "com.docker.compose.project"
@@ -61,10 +62,13 @@ class DockerBed:
         self._remove_images()
 
     def _remove_images(self) -> None:
+        """By our tags; an image that had no other is not kept for its evidence either."""
         for image in self.client.images():
-            for tag in image["RepoTags"] or ():
-                if self._ours(tag, tag.partition(":")[2]):
-                    _quietly(self.client.remove_image, tag, force=True)
+            tags = image["RepoTags"] or ()
+            ours = [tag for tag in tags if self._ours(tag, tag.partition(":")[2])]
+            kept = [tag for tag in tags if tag.startswith(f"{REPOSITORY}:") and tag not in ours]
+            for tag in [*ours, *kept] if ours and len(ours) + len(kept) == len(tags) else ours:
+                _quietly(self.client.remove_image, tag, force=True)
 
     def _ours(self, *names: str) -> bool:
         return any(name.removeprefix("/").startswith(self.prefix) for name in names)
