@@ -13,7 +13,7 @@ from swap.checks import Checker, Verdict
 from swap.controller import Controller
 from swap.drift import same_image
 from swap.policy import in_words
-from swap.ports import Evidence, Fault, Ledger, Runtime
+from swap.ports import Evidence, Fault, Ledger
 from swap.reading import Reading, Say, nobody
 from swap.sides import Facts, Row, Severity, proof_of, rows
 
@@ -64,13 +64,32 @@ class DriftDesk:
     async def sides(self, verdict: Verdict) -> tuple[Row, ...]:
         """Where the four sides of what a verdict is about differ."""
         engine = self.settings.engines[verdict.engine]
-        facts = await _facts(verdict, self.controller.hands.runtimes[engine.name], self.ledger.evidence())
-        return rows(verdict, engine, facts)
+        return rows(verdict, engine, await self._facts(verdict, engine))
+
+    async def _facts(self, verdict: Verdict, engine: Engine) -> Facts:
+        """What can't be told now is left out: the verdict's refusals say why."""
+        runtime, sight = self.controller.hands.runtimes[engine.name], verdict.sight
+        proof = await self._proof(verdict)
+        verified = _ids(proof, self.ledger.evidence()) if proof is not None else []
+        created = [sight.recipe.image_id] if sight is not None and sight.recipe is not None else []
+        try:
+            running = await runtime.running() if sight is not None and sight.running else None
+            gone = [image for image in dict.fromkeys([*created, *verified]) if not await runtime.has_image(image)]
+            name = engine.pairs[verdict.pair].image if verdict.declared is None else ""
+            untagged = name if name and not await runtime.has_image(name) else ""
+        except Fault:
+            return Facts()
+        there = next((image for image in verified if image not in gone), "")
+        return Facts(running, frozenset(gone), there, untagged, proof)
+
+    async def _proof(self, verdict: Verdict) -> Evidence | None:
+        """Where nothing is declared, nobody has looked yet what its name was verified as."""
+        return proof_of(verdict) if verdict.declared else await self.checker.verified_as(verdict.label)
 
     async def _created_as(self, engine: Engine, verdict: Verdict, table: tuple[Row, ...]) -> str | None:
-        """The pair that its container is; None where there is none, or it is none of them."""
+        """The pair that its container is; None: it is none of them; empty: it can't be told."""
         if verdict.sight is None or verdict.sight.recipe is None or verdict.declared is None:
-            return None
+            return ""
         told = [one for one in table if one.created is not None and one.severity in _PAIR]
         if all(one.created == one.declared for one in told):
             return verdict.label
@@ -79,7 +98,7 @@ class DriftDesk:
         try:
             name = await self.checker.pair_of(engine, verdict.sight.recipe)
         except Fault:
-            return None
+            return ""
         return None if name is None else engine.pairs[name].label
 
 
@@ -99,20 +118,6 @@ def about_proof(verdict: Verdict) -> Json:
         "verified": {"when": served.when, "how": served.how} if served else None,
         "before": {"when": proof.when, "how": proof.how} if proof and not served else None,
     }
-
-
-async def _facts(verdict: Verdict, runtime: Runtime, evidence: Sequence[Evidence]) -> Facts:
-    """What can't be told now is left out: the verdict's refusals say why."""
-    sight, proof = verdict.sight, proof_of(verdict)
-    verified = _ids(proof, evidence) if proof is not None else []
-    created = [sight.recipe.image_id] if sight is not None and sight.recipe is not None else []
-    try:
-        running = await runtime.running() if sight is not None and sight.running else None
-        gone = [image for image in dict.fromkeys([*created, *verified]) if not await runtime.has_image(image)]
-    except Fault:
-        return Facts()
-    there = next((image for image in verified if image not in gone), "")
-    return Facts(running, frozenset(gone), there)
 
 
 def _ids(proof: Evidence, evidence: Sequence[Evidence]) -> list[str]:

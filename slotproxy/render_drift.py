@@ -63,10 +63,10 @@ def _container(one: Answer) -> str:
         return "it can't be told"
     if status == "absent":
         return "nothing is there"
-    what = one.get("created_as") or "none of the configured pairs"
+    what = "none of the configured pairs" if one.get("created_as") is None else str(one["created_as"])
     up = f"running since {moment(one.get('started_at'))}" if status == "running" else f"not running ({status})"
     where = f"{one.get('container')} ({text(one.get('id'))[:12]}): " if one.get("container") else ""
-    return f"{where}{what}, {up}"
+    return f"{where}{', '.join(part for part in (what, up) if part)}"
 
 
 def _table(rows: Sequence[Answer]) -> list[str]:

@@ -24,6 +24,7 @@ from swap.ledger import mask_argv, mask_env
 from swap.ports import (
     CannotStage,
     Card,
+    CardIdentity,
     Evidence,
     Fault,
     Ledger,
@@ -34,7 +35,7 @@ from swap.ports import (
     Subject,
 )
 from swap.reading import Reading
-from swap.standing import PairState, Standing, standing
+from swap.standing import PairState, Standing, standing, verified_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +227,16 @@ class Checker:
 
     async def standing_of(self, subject: Subject, label: str) -> Standing:
         """What is recorded of it. A card that can't be asked is taken for a real one. Touches no file."""
-        card = None
+        return standing(self._ledger.evidence(), subject, label, await self._this_card())
+
+    async def verified_as(self, label: str) -> Evidence | None:
+        """What this name was verified as, whatever can be told of it now."""
+        return verified_as(self._ledger.evidence(), label, await self._this_card())
+
+    async def _this_card(self) -> CardIdentity | None:
         with contextlib.suppress(Fault):
-            card = await self._card.identity()
-        return standing(self._ledger.evidence(), subject, label, card)
+            return await self._card.identity()
+        return None
 
     async def _evidence(
         self, engine: Engine, pair: Pair, subject: Subject | None, *, trial: bool, found: Findings

@@ -58,6 +58,12 @@ class Mends:
         """The name means another image now."""
         return f"the tag moved by a rebuild or a pull: `docker tag {short(old.image_id)} {old.image}` takes it back"
 
+    def untagged(self, name: str, there: str) -> str:
+        """Nothing has the image's name any more. `there`: the id of one that had it, if that is still there."""
+        if there:
+            return f"`docker tag {short(there)} {name}` brings it back"
+        return "it is gone: load it again (`docker load`), or build it and prove it by a trial"
+
     def file(self, verified: FileDigest | None) -> str:
         if verified is None:
             return "leave it out again"

@@ -20,6 +20,7 @@ from swap.sidefiles import file_rows
 from swap.statement import mask_recipe
 
 IMAGE, IMAGE_ID, TAG_MOVED = "image", "image id (the same content)", "image tag moved"
+NONE: frozenset[str] = frozenset()
 SIDES = ("declared", "created", "running", "verified")
 
 
@@ -54,12 +55,15 @@ class Row:
 class Facts:
     """What is known beside the verdict: what really runs, asked of the host; ids of images that aren't there.
 
-    `verified_id`: under which the verified image is there, where that isn't the id of its evidence.
+    `verified_id`: under which the verified image is there, where that isn't the id of its evidence. `untagged`: the
+    image's name, where nothing is declared because nothing has that name; `proof`: what was verified then.
     """
 
     running: Recipe | None = None
-    gone: frozenset[str] = frozenset()
+    gone: frozenset[str] = NONE
     verified_id: str = ""
+    untagged: str = ""
+    proof: Evidence | None = None
 
 
 def proof_of(verdict: Verdict) -> Evidence | None:
@@ -71,11 +75,26 @@ def proof_of(verdict: Verdict) -> Evidence | None:
 def rows(verdict: Verdict, engine: Engine, facts: Facts) -> tuple[Row, ...]:
     """Empty where all sides that there are agree."""
     if verdict.declared is None:
-        return ()
+        return _untagged(verdict, engine, facts) if facts.untagged else ()
     table = _Table(verdict, verdict.declared, engine, facts)
     images = list(table.images())
     found = [*table.missing(), *images, *_told_once(list(table.fields()), images), *table.files()]
     return tuple(sorted(found, key=lambda row: list(Severity).index(row.severity)))
+
+
+def _untagged(verdict: Verdict, engine: Engine, facts: Facts) -> tuple[Row, ...]:
+    """Of what isn't declared there is one thing to say: where its image is."""
+    sight, proof = verdict.sight, facts.proof
+    created = sight.recipe.image_id if sight is not None and sight.recipe is not None else ""
+    verified = facts.verified_id or (proof.subject.image_id if proof is not None else "")
+    there = next((image for image in (verified, created) if image and image not in facts.gone), "")
+    texts = [_image_of(facts.untagged, image, facts.gone) if image else None for image in (created, verified)]
+    mend = Mends(engine, verdict.label, up=False).untagged(facts.untagged, there)
+    return (Row(IMAGE, f"{facts.untagged} (none)", texts[0], None, texts[1], Severity.UNPROVEN, mend),)
+
+
+def _image_of(name: str, image_id: str, gone: frozenset[str]) -> str:
+    return f"{image_text(name, image_id)}{', gone' if image_id in gone else ''}"
 
 
 def _told_once(found: list[Row], images: list[Row]) -> Iterator[Row]:
@@ -121,9 +140,7 @@ class _Table:
             yield _row(TAG_MOVED, sides, Severity.BESIDE, self._mends.take_back(created))
 
     def _image(self, side: Recipe | None) -> str | None:
-        if side is None:
-            return None
-        return f"{image_text(side.image, side.image_id)}{', gone' if self._is_gone(side) else ''}"
+        return None if side is None else _image_of(side.image, side.image_id, self._gone if side.contained else NONE)
 
     def _is_gone(self, side: Recipe) -> bool:
         return side.contained and side.image_id in self._gone

@@ -79,6 +79,11 @@ def standing(evidence: Iterable[Evidence], subject: Subject, label: str, card: C
     return Standing(None, attested, None, failure, before, changed)
 
 
+def verified_as(evidence: Iterable[Evidence], label: str, card: CardIdentity | None) -> Evidence | None:
+    """What this name was verified as, where nobody can tell its subject now: its image or a file isn't there."""
+    return _verified_as(label, [one for one in evidence if _same_kind(one.card, card)])
+
+
 def standing_revocations(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
     """The revocations that nothing lifts, on whatever card they were made."""
     about: dict[tuple[str, bool], list[Evidence]] = {}

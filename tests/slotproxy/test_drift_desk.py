@@ -112,6 +112,32 @@ async def test_a_verified_image_that_is_there_under_another_id_is_told_by_that(o
     assert f"`docker tag {recipe.image_id[7:19]} ninfer:local` takes it back" in row["mend"]
 
 
+@pytest.mark.parametrize("gone", [False, True])
+async def test_an_image_whose_name_is_gone_is_told_by_its_id_where_that_is_still_there(
+    office: Office, gone: bool
+) -> None:
+    async with office.serving():
+        recipe = office.ninfer.recipes.pop("v2")
+        office.ninfer.gone |= {"ninfer:local", *([recipe.image_id] if gone else [])}
+        found = await one(office, "ninfer", "v2")
+        plan = await office.desk.plan("ninfer", "v2", trial=False)
+    (row,) = found["drift"]
+    assert plan["drift"] == [row]
+    text = f"ninfer:local ({recipe.image_id[7:19]})"
+    assert (row["field"], row["declared"], row["severity"]) == ("image", "ninfer:local (none)", "unproven")
+    assert row["created"] == row["verified"] == f"{text}{', gone' * gone}"
+    back = f"`docker tag {recipe.image_id[7:19]} ninfer:local` brings it back"
+    assert row["mend"].startswith("it is gone: load it again" if gone else back)
+
+
+async def test_what_is_not_declared_for_another_reason_has_no_row(office: Office) -> None:
+    async with office.serving():
+        del office.ninfer.recipes["v2"]
+        found = await one(office, "ninfer", "v2")
+    assert (found["drift"], found["differs"]) == ([], True)
+    assert "can't be resolved" in found["refusals"][0]["what"]
+
+
 async def test_a_foreign_container_is_refused_and_named(office: Office) -> None:
     async with office.serving():
         office.ninfer.fail("look", Foreign("container ninfer-eval belongs to project other", "rename it"))

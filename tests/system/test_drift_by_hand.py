@@ -318,6 +318,23 @@ def test_the_same_content_under_another_id_is_the_verified_pair(house: House) ->
         house.bed.client.remove_image(new, force=True)
 
 
+def test_an_image_that_lost_its_name_gets_it_back_as_the_plan_says(house: House) -> None:
+    docker, tag = house.bed.client, house.tenants["ninfer"].images[0]
+    old, before = house.container("ninfer")["Image"], ids(house)
+    docker.remove_image(tag)  # it only takes the name away: a tag of ours keeps the image
+    try:
+        shown = plan(house, "ninfer")
+        (found,) = shown["drift"]
+        assert (found["field"], found["declared"]) == ("image", f"{tag} (none)")
+        assert found["created"] == found["verified"] == f"{tag} ({old[7:19]})"
+        assert found["mend"] == f"`docker tag {old[7:19]} {tag}` brings it back"
+        assert order(house, "swap")["code"] == REFUSED
+        assert ids(house) == before
+    finally:
+        tag_back(house, old)
+    assert plan(house, "ninfer")["allowed"]
+
+
 def test_a_verified_image_that_is_gone_comes_back_by_docker_load_as_the_plan_says(house: House) -> None:
     docker, tag = house.bed.client, house.tenants["ninfer"].images[0]
     old, saved = house.container("ninfer")["Image"], b"".join(docker.get_image(tag))
