@@ -84,8 +84,8 @@ def rows(verdict: Verdict, engine: Engine, facts: Facts) -> tuple[Row, ...]:
 
 def _untagged(verdict: Verdict, engine: Engine, facts: Facts) -> tuple[Row, ...]:
     """Of what isn't declared there is one thing to say: where its image is."""
-    sight, proof = verdict.sight, facts.proof
-    created = sight.recipe.image_id if sight is not None and sight.recipe is not None else ""
+    recipe, proof = verdict.sight.recipe if verdict.sight is not None else None, facts.proof
+    created = recipe.image_id if recipe is not None and recipe.image == facts.untagged else ""
     verified = facts.verified_id or (proof.subject.image_id if proof is not None else "")
     there = next((image for image in (verified, created) if image and image not in facts.gone), "")
     texts = [_image_of(facts.untagged, image, facts.gone) if image else None for image in (created, verified)]

@@ -130,6 +130,18 @@ async def test_an_image_whose_name_is_gone_is_told_by_its_id_where_that_is_still
     assert row["mend"].startswith("it is gone: load it again" if gone else back)
 
 
+async def test_the_image_of_another_pairs_container_is_never_offered_for_the_one_that_is_missing(
+    office: Office,
+) -> None:
+    async with office.serving(verified=("strata:current",)):
+        office.ninfer.create(office.ninfer.recipes["v3"])
+        del office.ninfer.recipes["v2"]
+        office.ninfer.gone.add("ninfer:local")
+        (row,) = (await one(office, "ninfer", "v2"))["drift"]
+    assert (row["created"], row["verified"]) == (None, None)
+    assert "docker tag" not in row["mend"]
+
+
 async def test_what_is_not_declared_for_another_reason_has_no_row(office: Office) -> None:
     async with office.serving():
         del office.ninfer.recipes["v2"]
