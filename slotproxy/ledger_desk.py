@@ -69,7 +69,7 @@ class LedgerDesk:
 
     async def export(self, engine: str, pair: str | None, *, say: Say = nobody) -> Json:
         """The line that verifies the pair as it is declared now, byte for byte as it stands in the ledger."""
-        verdict = await self._judged(engine, pair, say)
+        verdict = await self._judged(engine, pair, Reading(say, aside=True))
         served = verdict.verified
         line = None if served is None else await asyncio.to_thread(self._ledger.line, served)
         if line is None:
@@ -94,7 +94,10 @@ class LedgerDesk:
     async def attest(self, engine: str, pair: str | None, reason: str, *, say: Say = nobody) -> Json:
         """The operator's word that the pair runs as it is declared now."""
         reason, (chosen, _) = _good(reason), named(self.about.settings, engine, pair)
-        verdict = await self._judged(engine, pair, say)
+        how = Reading(say, aside=True)
+        verdict = await self._judged(engine, pair, how)
+        if how.alarms:
+            raise Refusal("; ".join(how.alarms), "nobody knows which bytes you mean; nothing was recorded", 3)
         subject, declared = verdict.subject, verdict.declared
         if subject is None or declared is None:
             what = f"{verdict.label} can't be attested: {'; '.join(one.what for one in verdict.refusals)}"
@@ -102,8 +105,8 @@ class LedgerDesk:
         word = _Word(verdict.label, Outcome.ATTESTED, reason, await self.about.card.identity())
         await self._say_of(subject, declared, word)
         counts = chosen.require is not Require.VERIFIED
-        how = "it counts" if counts else "it counts for nothing"
-        text = f"{verdict.label} is attested; {how}: engines.{chosen.name}.require is {chosen.require.value}"
+        said = "it counts" if counts else "it counts for nothing"
+        text = f"{verdict.label} is attested; {said}: engines.{chosen.name}.require is {chosen.require.value}"
         return {"code": 0, "text": text, "counts": counts}
 
     async def revoke(self, engine: str, pair: str | None, reason: str, *, say: Say = nobody) -> Json:
@@ -112,7 +115,7 @@ class LedgerDesk:
         Works also where the files are gone, or the card can't be asked.
         """
         reason = _good(reason)
-        verdict = await self._judged(engine, pair, say)
+        verdict = await self._judged(engine, pair, Reading(say, aside=True))
         subjects = self._of_that_name(verdict)
         if not subjects:
             mend = "see `slotctl plan`; what can't be read gets the card no more than what is revoked"
@@ -127,14 +130,9 @@ class LedgerDesk:
 
     # ------------------------------------------------------------------------------------------ what it is about
 
-    async def _judged(self, engine: str, pair: str | None, say: Say) -> Verdict:
-        """Raises Refusal where files changed under our eyes: nobody could say which bytes the word is about."""
+    async def _judged(self, engine: str, pair: str | None, how: Reading) -> Verdict:
         chosen, declared = named(self.about.settings, engine, pair)
-        how = Reading(say, aside=True)
-        verdict = await self.about.checker.judge(chosen.name, declared.name, trial=True, how=how)
-        if how.alarms:
-            raise Refusal("; ".join(how.alarms), "nothing was recorded; try again when nobody writes them", 3)
-        return verdict
+        return await self.about.checker.judge(chosen.name, declared.name, trial=True, how=how)
 
     def _of_that_name(self, verdict: Verdict) -> list[tuple[Subject, Recipe | None]]:
         found: dict[str, tuple[Subject, Recipe | None]] = {}

@@ -13,7 +13,9 @@ from structlog.testing import capture_logs
 from engines.spec import Require
 from slotproxy.ledger_desk import LedgerDesk
 from slotproxy.refusal import Refusal
+from swap.checks import Verdict
 from swap.ports import CardUnknown, Fault, Outcome
+from swap.reading import Reading
 from tests.slotproxy.office import Office
 from tests.swap.world import FILES, until
 
@@ -80,6 +82,23 @@ async def test_what_cannot_be_read_is_not_attested(office: Office, desk: LedgerD
             await desk.attest("ninfer", "v3", "I saw it")
         assert refusal.value.code == 3
         assert office.evidence_of("ninfer:v3") == []
+
+
+async def test_bytes_that_changed_while_their_times_did_not_are_not_attested_but_revoked(
+    office: Office, desk: LedgerDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = office.checker.judge
+
+    async def alarmed(engine: str, pair: str | None, *, trial: bool, how: Reading) -> Verdict:
+        how.alarm("the disk lies")
+        return await judge(engine, pair, trial=trial, how=how)
+
+    async with office.serving():
+        monkeypatch.setattr(office.checker, "judge", alarmed)
+        with pytest.raises(Refusal, match="the disk lies"):
+            await desk.attest("ninfer", "v2", "I saw it")
+        await desk.revoke("ninfer", "v2", "hot")
+        assert office.evidence_of("ninfer:v2") == [Outcome.SERVED, Outcome.REVOKED]
 
 
 async def test_a_revoked_pair_is_refused_and_a_trial_proves_it_anew(office: Office, desk: LedgerDesk) -> None:

@@ -567,6 +567,18 @@ def test_no_damage_ever_makes_a_pair_proven_that_was_not(
     head: bool,
 ) -> None:
     """Whatever happens to the ledger, and however often, or to its head."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)  # hundreds of ledgers: the disk would take most of the time
+        damage_and_look(tmp_path_factory, history, repaired, hurts, head)
+
+
+def damage_and_look(
+    tmp_path_factory: pytest.TempPathFactory,
+    history: list[tuple[Outcome, int, str]],
+    repaired: bool,
+    hurts: list[Callable[[bytes], bytes]],
+    head: bool,
+) -> None:
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
     book = FileLedger(path)
     for number, (outcome, index, how) in enumerate(history):
