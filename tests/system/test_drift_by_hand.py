@@ -338,7 +338,7 @@ def test_an_image_that_lost_its_name_gets_it_back_as_the_plan_says(house: House)
 def test_a_verified_image_that_is_gone_comes_back_by_docker_load_as_the_plan_says(house: House) -> None:
     docker, tag = house.bed.client, house.tenants["ninfer"].images[0]
     old, saved = house.container("ninfer")["Image"], b"".join(docker.get_image(tag))
-    rebuild(house, env={"BUILD": "3"})
+    new = rebuild(house, env={"BUILD": "3"})
     try:
         assert order(house, "stage")["code"] == SERVED
         docker.remove_image(old, force=True)
@@ -350,6 +350,7 @@ def test_a_verified_image_that_is_gone_comes_back_by_docker_load_as_the_plan_say
     finally:
         docker.load_image(saved)
         order(house, "stage")
+        docker.remove_image(new, force=True)
     shown = plan(house, "ninfer")
     assert (shown["allowed"], shown["drift"]) == (True, [])
 
