@@ -17,14 +17,16 @@ def pairs(answer: Answer) -> list[str]:
     rows: list[list[object]] = [["pair", "", "state", "when", "how", "ready in", "VRAM peak", "tokens/s", "image"]]
     rows += [_row(pair) for pair in known]
     said = [(str(pair.get("label")), words) for pair in known for words in _said(pair)]
-    return [*table(rows), *_paragraphs(said), *_problems(answer)]
+    return [*_fitting(rows), *_paragraphs(said), *_problems(answer)]
 
 
 def log(answer: Answer) -> list[str]:
+    """A row for each line, and below it why."""
     lines = answer.get("lines") or []
-    rows: list[list[object]] = [["when", "pair", "outcome", "how", "card", "ready in", "tokens/s", "reason"]]
-    rows += [_logged(line) for line in lines]
-    return [*(table(rows) if lines else ["nothing is recorded"]), *_problems(answer)]
+    rows: list[list[object]] = [["when", "pair", "outcome", "how", "card", "ready in", "tokens/s"]]
+    head, *logged = table([*rows, *(_logged(line) for line in lines)], widest=WIDTH)
+    said = [part for row, line in zip(logged, lines, strict=True) for part in (row, *_why(line))]
+    return [*([head, *said] if lines else ["nothing is recorded"]), *_problems(answer)]
 
 
 def check(answer: Answer) -> list[str]:
@@ -61,6 +63,16 @@ def _row(pair: Answer) -> list[object]:
         _rate(pair.get("tokens_per_second")),
         pair.get("image"),
     ]
+
+
+def _fitting(rows: list[list[object]]) -> list[str]:
+    """The table with long names, as of an image, in as many lines as it takes to stay within the width."""
+    lines: list[str] = []
+    for widest in (44, 32, 26, 20):
+        lines = table(rows, widest)
+        if max(map(len, lines)) <= WIDTH:
+            break
+    return lines
 
 
 def _said(pair: Answer) -> Iterator[str]:
@@ -100,10 +112,6 @@ def _problems(answer: Answer) -> list[str]:
 
 def _logged(line: Answer) -> list[object]:
     card = line.get("card") or {}
-    reason = line.get("reason")
-    if line.get("outcome") == "repair":
-        first, last = line.get("first") or 0, line.get("last") or 0
-        reason = f"{reason} (lines {first} to {last} left out)" if last >= first else reason
     return [
         moment(line.get("when")),
         line.get("pair"),
@@ -112,8 +120,14 @@ def _logged(line: Answer) -> list[object]:
         "simulated" if card.get("simulated") else card.get("name"),
         _duration(line.get("ready_in")),
         _rate(line.get("tokens_per_second")),
-        reason,
     ]
+
+
+def _why(line: Answer) -> list[str]:
+    first, last = line.get("first") or 0, line.get("last") or 0
+    left_out = f" (lines {first} to {last} are left out)" if last >= first > 0 else ""
+    words = clean(f"{line.get('reason') or ''}{left_out}")
+    return textwrap.wrap(words, WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
 def _duration(seconds: float | None) -> str:

@@ -40,11 +40,13 @@ def test_the_operators_word_goes_to_the_daemon_with_its_reason(daemon: Daemon, s
 def test_the_log_is_a_table_oldest_first(daemon: Daemon, socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert slotctl(socket, "pairs", "log") == 0
     assert slotctl(socket, "pairs", "log", "ninfer:v2") == 0
-    shown = capsys.readouterr().out.splitlines()[:4]
-    assert re.fullmatch(r"when +pair +outcome +how +card +ready in +tokens/s +reason", shown[0])
-    assert re.fullmatch(r"2026-01-01 +ninfer:v2 +served +trial +Card +9\.5 s +160\.2", shown[1])
-    assert re.fullmatch(r"2026-01-01 +ninfer:v2 +failed +trial +simulated +exit 1", shown[2])
-    assert re.fullmatch(r"2026-01-02 +repair +an editor \(lines 3 to 4 left out\)", shown[3])
+    head, served, failed, why, repair, reason = capsys.readouterr().out.splitlines()[:6]
+    assert re.fullmatch(r"when +pair +outcome +how +card +ready in +tokens/s", head)
+    assert re.fullmatch(r"2026-01-01 +ninfer:v2 +served +trial +Card +9\.5 s +160\.2", served)
+    assert re.fullmatch(r"2026-01-01 +ninfer:v2 +failed +trial +simulated", failed)
+    assert why == "    exit 1"
+    assert re.fullmatch(r"2026-01-02 +repair", repair)
+    assert reason == "    an editor (lines 3 to 4 are left out)"
     assert [(one["engine"], one["pair"]) for one in daemon.words] == [(None, None), ("ninfer", "v2")]
 
 

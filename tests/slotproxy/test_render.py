@@ -60,6 +60,14 @@ def test_a_table_of_pairs_is_read_at_a_glance() -> None:
     assert len(row) <= 120
 
 
+def test_a_long_image_goes_on_below_within_120_columns() -> None:
+    image = "registry.example:5000/team/inference/ninfer-serve:2026-11-30-cuda13"
+    lines = render_pairs.pairs({"pairs": [PAIR | MEASURED | {"image": image}]})
+    assert max(map(len, lines)) <= 120
+    column = lines[0].index("image")
+    assert "".join(line[column:] for line in lines[1:]) == image
+
+
 def test_below_the_table_stands_what_takes_more_words() -> None:
     word = {"when": WHEN, "reason": "garbles tools"}
     assert said_of() == ""
