@@ -55,6 +55,7 @@ def furnish(bed: DockerBed, folder: Path, ninfer: Tenant) -> None:
 
     The image of v2 is nobody else's: it is rebuilt, and removed.
     """
+    bed.client.remove_image(ninfer.images[0])
     build(bed, ninfer.images[0])
     ninfer.service["environment"]["NINFER_API_KEY"] = SECRETS[0]
     ninfer.service |= {"stop_grace_period": "50s", "labels": {"team": "voice"}, "working_dir": "/opt"}
