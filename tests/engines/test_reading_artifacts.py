@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from engines.artifacts import read
+from engines.artifacts.opening import BadFile, opened
 from engines.artifacts.read import read_any, read_gguf, read_ninfer
 from engines.artifacts.sample_gguf import write_gguf
 from engines.ninfer.artifact import LONGEST_DIRECTORY
@@ -103,6 +104,23 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path
         read_any(tmp_path / "a")
     assert words in str(caught.value)
     assert str(tmp_path / "a") in str(caught.value)
+
+
+@pytest.mark.timeout(30)
+def test_a_file_that_becomes_a_pipe_between_the_look_and_the_open_blocks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, really_open = tmp_path / "a", os.open
+    write_artifact(path, 2)
+
+    def swapped(file: Path, flags: int) -> int:
+        file.unlink()
+        os.mkfifo(file)
+        return really_open(file, flags)
+
+    monkeypatch.setattr(os, "open", swapped)
+    with pytest.raises(BadFile, match="a pipe, expected something"), opened(path, "something"):
+        pass
 
 
 def test_a_missing_or_unreadable_file_is_the_operating_systems_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from dataclasses import replace
@@ -134,6 +135,24 @@ async def test_a_file_that_was_touched_or_replaced_makes_another_unit(
     remove(artifact)
     keys.append(await key(engine, recipe))
     assert len(set(keys)) == 4
+
+
+async def test_a_part_of_the_artifact_that_was_touched_makes_another_unit(
+    engine: Engine, recipe: Recipe, artifact: Path
+) -> None:
+    await asyncio.to_thread(write_artifact, artifact, 3, parts=1)
+    before = await key(engine, recipe)
+    os.utime(artifact.with_name(f"{artifact.name}.part-0001"), ns=(1, 1))
+    assert await key(engine, recipe) != before
+
+
+async def test_an_artifact_whose_header_cant_be_read_counts_by_its_state_all_the_same(
+    engine: Engine, recipe: Recipe, artifact: Path
+) -> None:
+    await asyncio.to_thread(artifact.write_bytes, b"no artifact")
+    before = await key(engine, recipe)
+    os.utime(artifact, ns=(1, 1))
+    assert await key(engine, recipe) != before
 
 
 async def test_a_configuration_file_of_the_pair_counts_and_one_of_no_pair_doesnt(
