@@ -1,104 +1,38 @@
-"""What happens to the ledger's files behind our back, and that none of it makes a pair verified that isn't."""
+"""What happens to the ledger's files behind our back is named, and nothing that was there is lost."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from engines.spec import Require
 from swap import ledger as ledger_file
 from swap.ledger import FileLedger
-from swap.ports import Evidence, Fault, Outcome
-from swap.standing import standing
-from tests.swap.fakes import REAL
-from tests.swap.test_ledger import SUBJECT, failed, served
-
-Lines = list[bytes]
-Damage = Callable[[Lines], Lines]
+from swap.ports import Fault
+from tests.swap.ledger_damage import (
+    ONE_LINE,
+    Damage,
+    counted,
+    doubled,
+    edited,
+    garbage,
+    is_verified,
+    lines_of,
+    recorded,
+    removed,
+    revoked,
+    swapped,
+)
+from tests.swap.test_ledger import failed, served
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.jsonl"
-
-
-def counted(path: Path) -> list[int | None]:
-    return [one.tokens for one in FileLedger(path).evidence()]
-
-
-def recorded(path: Path, *tokens: int) -> FileLedger:
-    """The second is a failure; whoever edits it makes a success of it."""
-    book = FileLedger(path)
-    for number in tokens:
-        book.record((failed if number == 2 else served)(tokens=number))
-    return book
-
-
-def lines_of(path: Path) -> Lines:
-    return path.read_bytes().splitlines(keepends=True)
-
-
-def revoked(**more: object) -> Evidence:
-    return replace(served(), outcome=Outcome.REVOKED, how="operator", reason="hot", **more)  # type: ignore[arg-type]
-
-
-def is_verified(book: FileLedger) -> bool:
-    return standing(book.evidence(), SUBJECT, "ninfer:v2", REAL).meets(Require.VERIFIED)
-
-
-# ------------------------------------------------------------------------------------------------- one line
-
-
-def edited(number: int) -> Damage:
-    def edit(lines: Lines) -> Lines:
-        line = lines[number - 1]
-        other = line.replace(b'"failed"', b'"served"')
-        if other == line:
-            other = line.replace(b'"tokens":%d,' % number, b'"tokens":99,')
-        assert other != line
-        return [*lines[: number - 1], other, *lines[number:]]
-
-    return edit
-
-
-def removed(number: int) -> Damage:
-    return lambda lines: lines[: number - 1] + lines[number:]
-
-
-def swapped(number: int) -> Damage:
-    return lambda lines: [*lines[: number - 1], lines[number], lines[number - 1], *lines[number + 1 :]]
-
-
-def doubled(number: int) -> Damage:
-    return lambda lines: [*lines[:number], *lines[number - 1 :]]
-
-
-def garbage(number: int) -> Damage:
-    return lambda lines: [*lines[: number - 1], b"\x00\xff{\n", *lines[number:]]
-
-
-ONE_LINE = [
-    *((edited(n), n, "was changed") for n in (1, 2, 3, 5)),
-    *((removed(n), n, "gone") for n in (1, 2, 3, 4)),
-    (removed(5), 5, "its last line is gone, there were 5"),
-    (lambda lines: lines[:2], 3, "its last 3 lines are gone, there were 5"),
-    (lambda lines: [], 1, r"all its lines are gone \(5\): the file was removed or emptied"),
-    *((swapped(n), n, "changed places") for n in (1, 3, 4)),
-    *((doubled(n), n + 1, "put in") for n in (1, 3)),
-    (doubled(5), 6, "line 6 doesn't follow from line 5: it was changed, or put there"),
-    *((garbage(n), n, "was changed") for n in (1, 3, 5)),
-    (lambda lines: [*lines, b"garbage\n"], 6, "line 6 can't be read"),
-    (lambda lines: [*lines, b"[" * 100_000 + b"\n"], 6, "line 6 can't be read"),
-]
 
 
 @pytest.mark.parametrize(("damage", "first", "said"), ONE_LINE)
@@ -294,120 +228,6 @@ def test_a_revocation_that_can_be_read_counts_wherever_it_stands(path: Path) -> 
     assert not is_verified(FileLedger(path))
 
 
-# ------------------------------------------------------------------------------------------------- repair
-
-
-@pytest.mark.parametrize(("damage", "first", "said"), ONE_LINE)
-def test_a_repair_goes_on_from_what_counted_and_deletes_nothing(
-    path: Path, damage: Damage, first: int, said: str
-) -> None:
-    recorded(path, 1, 2, 3, 4, 5)
-    hurt = b"".join(damage(lines_of(path)))
-    path.write_bytes(hurt)
-    book = FileLedger(path)
-    repair = book.repair("the disk was full of cats")
-    assert (repair.first, repair.last) == (first, hurt.count(b"\n"))
-    book.record(served(tokens=7))
-    for read in (book, FileLedger(path)):
-        assert [one.tokens for one in read.evidence()] == [*range(1, first), 7]
-        assert read.problems() == []
-    assert path.read_bytes().startswith(hurt)
-    statement = json.loads(lines_of(path)[-2])
-    assert statement["_type"] == "https://in-toto.io/Statement/v1"
-    assert statement["predicateType"] == "urn:slotproxy:repair:v1"
-    assert statement["predicate"]["reason"] == "the disk was full of cats"
-    path.with_suffix(".head").unlink()  # the lines alone say the same
-    assert counted(path) == [*range(1, first), 7]
-
-
-def test_a_whole_chain_is_not_repaired(path: Path) -> None:
-    book = recorded(path, 1, 3)
-    before = path.read_bytes()
-    with pytest.raises(Fault, match=r"nothing is broken in the ledger .*: 2 lines count"):
-        book.repair("to be sure")
-    assert path.read_bytes() == before
-
-
-def test_a_repair_accepts_a_head_that_is_missing(path: Path) -> None:
-    recorded(path, 1, 3)
-    path.with_suffix(".head").unlink()
-    book = FileLedger(path)
-    book.repair("moved here from another machine")
-    assert book.problems() == []
-    assert counted(path) == [1, 3]
-
-
-def test_repairs_follow_one_another(path: Path) -> None:
-    recorded(path, 1, 2, 3, 4, 5)
-    path.write_bytes(b"".join(edited(3)(lines_of(path))))
-    FileLedger(path).repair("first")  # line 6
-    recorded(path, 7, 8)
-    path.write_bytes(b"".join(edited(8)(lines_of(path))))
-    assert counted(path) == [1, 2, 7]
-    FileLedger(path).repair("second")  # line 9
-    recorded(path, 10)
-    assert counted(path) == [1, 2, 7, 10]
-    path.write_bytes(b"".join(edited(2)(lines_of(path))))
-    assert counted(path) == [1]
-    FileLedger(path).repair("third")
-    recorded(path, 12)
-    assert counted(path) == [1, 12]
-    assert FileLedger(path).problems() == []
-
-
-@pytest.mark.parametrize(("number", "head"), [*((n, True) for n in range(1, 8)), (1, False), (4, False), (6, False)])
-def test_damage_after_a_repair_is_found_wherever_it_is(path: Path, number: int, head: bool) -> None:
-    """Also in the lines that were left out: the repair is of these very bytes."""
-    recorded(path, 1, 2, 3, 4, 5)
-    path.write_bytes(b"".join(edited(3)(lines_of(path))))
-    FileLedger(path).repair("an editor")
-    recorded(path, 7)
-    lines = lines_of(path)
-    lines[number - 1] = lines[number - 1].replace(b'"when":"2', b'"when":"3')
-    path.write_bytes(b"".join(lines))
-    if not head:
-        path.with_suffix(".head").unlink()
-    book = FileLedger(path)
-    assert book.chain().broken is not None
-    assert 7 not in [one.tokens for one in book.evidence()]
-    book.repair("again")
-    assert FileLedger(path).problems() == []
-
-
-@pytest.mark.parametrize("edit", [b"sha256", b"an editor", b"repair"])
-def test_what_a_repair_left_out_stays_out_when_the_repair_is_damaged(path: Path, edit: bytes) -> None:
-    """The head was written after the edit; it vouches for no line that was left out then."""
-    recorded(path, 1, 2, 3, 4)
-    path.write_bytes(b"".join(edited(2)(lines_of(path))))
-    FileLedger(path).repair("an editor")
-    *lines, repair = lines_of(path)
-    path.write_bytes(b"".join([*lines, repair.replace(edit, b"x")]))
-    assert counted(path) == [1]
-    assert FileLedger(path).chain().broken is not None
-
-
-def test_a_crash_between_a_repair_and_its_head_leaves_the_repair_standing(path: Path) -> None:
-    recorded(path, 1, 2, 3, 4, 5)
-    head = path.with_suffix(".head").read_bytes()
-    path.write_bytes(b"".join(edited(3)(lines_of(path))))
-    FileLedger(path).repair("an editor")
-    path.with_suffix(".head").write_bytes(head)
-    for _ in range(2):
-        book = FileLedger(path)
-        assert (book.problems(), [one.tokens for one in book.evidence()]) == ([], [1, 2])
-    book.record(served(tokens=7))
-    assert counted(path) == [1, 2, 7]
-
-
-def test_a_broken_ledger_with_a_torn_line_is_repaired_too(path: Path) -> None:
-    recorded(path, 1, 2, 3, 4)
-    path.write_bytes(b"".join(edited(2)(lines_of(path))) + b'{"_type')
-    FileLedger(path).repair("both")
-    recorded(path, 6)
-    assert counted(path) == [1, 6]
-    assert path.with_name("ledger.jsonl.torn").read_bytes() == b'{"_type\n'
-
-
 # ------------------------------------------------------------------------------------------------- the disk, others
 
 
@@ -498,109 +318,3 @@ def test_what_is_known_is_kept_while_the_file_cannot_even_be_read(path: Path) ->
     book.record(served(tokens=4))
     assert counted(path) == [1, 3, 4]
     assert book.whole
-
-
-# ------------------------------------------------------------------------------------------------- any damage at all
-
-SUBJECTS = [SUBJECT, replace(SUBJECT, user="0")]
-KINDS = st.sampled_from(list(Outcome))
-HISTORY = st.lists(st.tuples(KINDS, st.sampled_from([0, 1]), st.sampled_from(["trial", "swap"])), max_size=8)
-EDITS = [
-    (b'"failed"', b'"served"'),
-    (b'"revoked"', b'"served"'),
-    (b'"attested"', b'"served"'),
-    (b'"user":"0"', b'"user":"1000"'),
-    (b'"user":"1000"', b'"user":"0"'),
-    (b'"swap"', b'"trial"'),
-]
-
-
-@st.composite
-def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
-    """Something that happens to a file, at a place that scales with it."""
-    kind = draw(st.sampled_from(["edit", "edit", "flip", "remove", "double", "swap", "cut", "garbage", "tail"]))
-    place, other = draw(st.floats(0, 0.999)), draw(st.floats(0, 0.999))
-    old, new = draw(st.sampled_from(EDITS))
-    bit, some = 1 << draw(st.integers(0, 7)), draw(st.binary(max_size=20))
-
-    def hurt(data: bytes) -> bytes:
-        lines = data.splitlines(keepends=True)
-        if not lines:
-            return some
-        at, to, byte = int(place * len(lines)), int(other * len(lines)), int(place * len(data))
-        match kind:
-            case "edit":
-                lines[at] = lines[at].replace(old, new)
-            case "flip":
-                return data[:byte] + bytes([data[byte] ^ bit]) + data[byte + 1 :]
-            case "remove":
-                del lines[at]
-            case "double":
-                lines.insert(to, lines[at])
-            case "swap":
-                lines[at], lines[to] = lines[to], lines[at]
-            case "cut":
-                return data[:byte]
-            case "garbage":
-                lines[at] = some + b"\n"
-            case "tail":
-                lines.append(some)
-        return b"".join(lines)
-
-    return hurt
-
-
-def proven(book: FileLedger) -> set[tuple[int, Require]]:
-    """Which subject has what, as far as the ledger goes."""
-    found = {index: standing(book.evidence(), one, "", REAL) for index, one in enumerate(SUBJECTS)}
-    requires = (Require.VERIFIED, Require.ATTESTED)
-    return {(index, require) for index, it in found.items() for require in requires if it.meets(require)}
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(history=HISTORY, repaired=st.booleans(), hurts=st.lists(damages(), min_size=1, max_size=3), head=st.booleans())
-def test_no_damage_ever_makes_a_pair_proven_that_was_not(
-    tmp_path_factory: pytest.TempPathFactory,
-    history: list[tuple[Outcome, int, str]],
-    repaired: bool,
-    hurts: list[Callable[[bytes], bytes]],
-    head: bool,
-) -> None:
-    """Whatever happens to the ledger, and however often, or to its head."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)  # hundreds of ledgers: the disk would take most of the time
-        damage_and_look(tmp_path_factory, history, repaired, hurts, head)
-
-
-def damage_and_look(
-    tmp_path_factory: pytest.TempPathFactory,
-    history: list[tuple[Outcome, int, str]],
-    repaired: bool,
-    hurts: list[Callable[[bytes], bytes]],
-    head: bool,
-) -> None:
-    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
-    book = FileLedger(path)
-    for number, (outcome, index, how) in enumerate(history):
-        book.record(replace(served(SUBJECTS[index]), outcome=outcome, how=how, tokens=number))
-        if repaired and number == 3:
-            path.write_bytes(path.read_bytes().replace(b'"tokens":1,', b'"tokens":9,'))
-            book.reread()
-            book.repair("half way")
-    before, lines = proven(book), path.read_bytes()
-    hurt_file = path.with_suffix(".head") if head else path
-    data = hurt_file.read_bytes() if hurt_file.exists() else b""
-    for hurt in hurts:
-        data = hurt(data)
-    hurt_file.write_bytes(data)
-    book = FileLedger(path)
-    assert proven(book) <= before
-    if book.chain().broken is None:
-        book.record(failed(reason="whatever"))
-    else:
-        book.repair("whatever it was")
-    again = FileLedger(path)
-    assert again.chain().broken is None
-    assert proven(again) <= before
-    if head:
-        assert path.read_bytes().startswith(lines)
