@@ -151,6 +151,7 @@ class Profile:
         None  # the image label that states which one artifact version it reads; None: it reads all
     )
     baked: Baked | None = None
+    takes_what_is_free: bool = False  # its cache grows into all that is free: what it takes says nothing of its need
     stream_idle_limit: float = 600.0  # silence in a stream after which the request (never the engine) is ended
 
 

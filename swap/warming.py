@@ -119,7 +119,7 @@ class Warming:
 
 def beyond(peak: int | None, engine: Engine, baseline: int) -> str:
     """What is to be said where more was in use than the engine is configured to need; empty: nothing."""
-    if peak is None or peak <= engine.vram + baseline:
+    if peak is None or peak <= engine.vram + baseline or engine.profile.takes_what_is_free:
         return ""
     besides = f" beside a baseline of {_gib(baseline)}" if baseline else ""
     return f"it used {_gib(peak)} of the card, engines.{engine.name}.vram says {_gib(engine.vram)}{besides}"

@@ -59,6 +59,7 @@ PROFILE = Profile(
     stop_grace=60.0,
     start_deadline=600.0,
     artifacts=artifacts,
+    takes_what_is_free=True,
     read_artifact=read_gguf,
     baked=BAKED,
 )

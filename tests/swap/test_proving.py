@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -119,6 +120,13 @@ async def test_the_peak_is_the_most_that_was_in_use_and_not_what_was_left_in_the
     assert world.ledger.evidence()[-1].vram_peak == 31 * GiB
     assert ended.code == Code.SERVES
     assert "it used 31.0 GiB of the card, engines.ninfer.vram says 30.0 GiB" in ended.text
+
+
+def test_an_engine_that_takes_whatever_is_free_is_not_said_to_take_too_much(world: World) -> None:
+    ninfer = world.engines["ninfer"]
+    greedy = replace(ninfer, profile=replace(ninfer.profile, takes_what_is_free=True))
+    assert beyond(32 * GiB, ninfer, 0) != ""
+    assert beyond(32 * GiB, greedy, 0) == ""
 
 
 def test_only_what_is_beyond_the_need_and_the_baseline_is_said(world: World) -> None:
