@@ -6,11 +6,13 @@ NInfer's v2 has run for months, v3 was built beside it and never started; Strata
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from slotproxy.adoption import MARGIN
 from tests.system.bed import DockerBed
 from tests.system.house import LIMIT, House, Json
 from tests.system.tenants import Tenant
@@ -40,6 +42,7 @@ FAULT = "error: CUDA error"
 def house(docker_bed: DockerBed, shim: Path, tmp_path: Path) -> Iterator[House]:
     """As on the day before the proxy came: NInfer was given the card by a script, Strata's container is stopped."""
     with box(docker_bed, shim, tmp_path, with_faults) as house:
+        time.sleep(MARGIN)  # the files were there long before
         compose(house, "strata", "create")
         compose(house, "ninfer", "up", "--detach")
         house.serve()
