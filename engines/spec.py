@@ -73,6 +73,10 @@ class ArtifactError(Exception):
     """An artifact file that isn't what it should be: one line that says what was found."""
 
 
+class CannotRead(ArtifactError):
+    """It could not be read just now, which says nothing of the file: its disk hangs, no process could be started."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A further file of a split artifact, beside the first. `fault` says why it isn't whole; empty where it is."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.artifacts.read import read_any
-from engines.spec import ArtifactError, ArtifactHeader
+from engines.spec import ArtifactError, ArtifactHeader, CannotRead
 from slotproxy import render
 from slotproxy.cli_output import fail, show
 from slotproxy.units import format_size
@@ -32,6 +32,8 @@ def artifact(args: argparse.Namespace) -> int:
     try:
         header = read_any(path)
         hashes = asyncio.run(_hashes(path, header)) if args.hash else {}
+    except CannotRead as error:
+        return fail(args, str(error), "look after its disk and the machine's load", REFUSED)
     except ArtifactError as error:
         return fail(args, str(error), "name a .ninfer or a GGUF file", REFUSED)
     except OSError as error:

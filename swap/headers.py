@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from engines.spec import ArtifactError, ArtifactHeader, Profile
+from engines.spec import ArtifactError, ArtifactHeader, CannotRead, Profile
 from swap.hashing import STAMP_GRAIN_NS, Identity, identity
 from swap.ports import Fault
 
@@ -70,6 +70,8 @@ def _read(profile: Profile, path: Path) -> ArtifactHeader:
     assert profile.read_artifact is not None
     try:
         return profile.read_artifact(path)
+    except CannotRead as error:
+        raise Fault(str(error), "look after its disk and the machine's load", passing=True) from error
     except ArtifactError as error:
         raise Fault(str(error), f"name a file that {profile.name} can read") from error
     except OSError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.artifacts.opening import printable
-from engines.spec import ArtifactError, ArtifactHeader, Part
+from engines.spec import ArtifactError, ArtifactHeader, CannotRead, Part
 
 READ_LIMIT = 20.0  # seconds; then the disk hangs
 _KILLED_LIMIT = 1.0  # seconds that a killed child may take to be gone; one that waits for a dead disk takes longer
@@ -26,7 +26,8 @@ _ROOT = Path(__file__).parents[2]  # where the child finds `engines`
 def read_header(kind: str, path: Path) -> ArtifactHeader:
     """`kind`: ninfer, gguf or any. Blocks for READ_LIMIT at most: call it in a thread.
 
-    Raises ArtifactError (one line: what was found, what was expected), OSError (missing, no permission).
+    Raises ArtifactError (one line: what was found, what was expected; CannotRead: that can't be told just now),
+    OSError (missing, no permission).
     """
     answer = _ask(kind, path)
     if "errno" in answer:
@@ -47,19 +48,24 @@ read_any = partial(read_header, "any")
 def _ask(kind: str, path: Path) -> Mapping[str, Any]:
     # -P and the path: `engines` is this one, whatever folder the daemon was started in.
     command = [sys.executable, "-P", "-m", "engines.artifacts.child", kind, str(path)]
-    child = subprocess.Popen(  # in its own session: Ctrl-C is for the daemon
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
-        start_new_session=True,
-    )
+    try:
+        child = subprocess.Popen(  # in its own session: Ctrl-C is for the daemon
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _cannot(path, f"no process can be started for it: {error.strerror}") from error
     try:
         out, said = child.communicate(timeout=READ_LIMIT)
     except subprocess.TimeoutExpired:
         _end(child)
-        raise _bad(path, f"it can't be read: nothing came in {READ_LIMIT:g} s; look after its disk") from None
+        raise _cannot(path, f"nothing came in {READ_LIMIT:g} s") from None
+    if child.returncode == -signal.SIGKILL:
+        raise _cannot(path, "its reader was killed")
     if child.returncode != 0:
         raise _bad(path, f"it can't be read: {_why(child.returncode, said)}")
     answer: Mapping[str, Any] = json.loads(out)
@@ -83,6 +89,10 @@ def _why(code: int, said: bytes) -> str:
         return f"its reader was ended by {signal.Signals(-code).name}"
     last = said.decode(errors="replace").strip().rpartition("\n")[2]
     return f"its reader broke: {printable(last)[:200]}"
+
+
+def _cannot(path: Path, why: str) -> CannotRead:
+    return CannotRead(f"{printable(str(path))}: it can't be read: {why}")
 
 
 def _bad(path: Path, what: str) -> ArtifactError:

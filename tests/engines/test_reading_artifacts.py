@@ -19,7 +19,7 @@ from engines.artifacts.read import read_any, read_gguf, read_ninfer
 from engines.artifacts.sample_gguf import write_gguf
 from engines.ninfer.artifact import LONGEST_DIRECTORY
 from engines.ninfer.sample import write_artifact
-from engines.spec import ArtifactError, MiB
+from engines.spec import ArtifactError, CannotRead, MiB
 
 MOST_MEMORY = 100 * MiB
 MEASURED = """
@@ -219,7 +219,24 @@ def test_a_child_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch: pyte
     hanging.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(hanging))
     monkeypatch.setattr(read, "READ_LIMIT", 0.2)
-    assert "nothing came in 0.2 s; look after its disk" in refusal(tmp_path / "a")
+    with pytest.raises(CannotRead, match=r"a: it can't be read: nothing came in 0\.2 s"):
+        read_any(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"), [("kill -KILL $$", "its reader was killed"), (None, "no process can be started for it")]
+)
+def test_a_child_that_is_killed_or_cant_be_started_says_nothing_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str
+) -> None:
+    write_artifact(tmp_path / "a", 2)
+    killed = tmp_path / "python"
+    if script is not None:
+        killed.write_text(f"#!/bin/sh\n{script}\n")
+        killed.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(killed))
+    with pytest.raises(CannotRead, match=words):
+        read_any(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from engines.artifacts.sample_gguf import write_gguf
 from engines.ninfer.profile import PROFILE as NINFER
 from engines.ninfer.sample import write_artifact
-from engines.spec import ArtifactHeader, Profile
+from engines.spec import ArtifactHeader, CannotRead, Profile
 from swap.headers import header_of, parts_of
 from swap.ports import Fault
 
@@ -100,3 +100,12 @@ def test_what_cant_be_read_names_the_path(profile: Profile, path: Path) -> None:
     path.unlink()
     with pytest.raises(Fault, match=f"{path} does not exist"):
         header_of(profile, path)
+
+
+def test_what_cant_be_read_just_now_may_be_mended_by_time(profile: Profile, path: Path) -> None:
+    def hangs(path: Path) -> ArtifactHeader:
+        raise CannotRead(f"{path}: it can't be read: nothing came in 20 s")
+
+    with pytest.raises(Fault, match="nothing came in 20 s; look after its disk") as fault:
+        header_of(replace(profile, read_artifact=hangs), path)
+    assert fault.value.passing
