@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,7 @@ from typing import Any
 
 from engines.spec import Engine
 from slotproxy import config, tour
+from slotproxy.adoption import MARGIN
 from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at, state_folder
 from slotproxy.config import Settings
 from slotproxy.daemon import Daemon, build
@@ -109,6 +111,7 @@ async def _live(demo: Demo, settings: Settings, port: socket.socket) -> int:
 async def _prepare(demo: Demo, daemon: Daemon) -> None:
     """First evidence by real trials, unless there is some already; then Strata serves. Raises CannotServe, Stopping."""
     await unless(daemon.controller.settled(), stopped(demo.stop))
+    await unless(asyncio.sleep(await asyncio.to_thread(_too_new, daemon)), stopped(demo.stop))
     for label in TRIALS:
         engine, _, pair = label.partition(":")
         verdict = await unless(daemon.desk.checker.judge(engine, pair, trial=False), stopped(demo.stop))
@@ -121,6 +124,13 @@ async def _prepare(demo: Demo, daemon: Daemon) -> None:
             await _swap(demo, daemon, label, trial=True)
     if _serving(daemon) != TRIALS[-1]:
         await _swap(demo, daemon, TRIALS[-1], trial=False)
+
+
+def _too_new(daemon: Daemon) -> float:
+    """Seconds until the files are old enough for `adopt`: the next demo may find an engine that this one has left."""
+    pairs = [pair for engine in daemon.settings.engines.values() for pair in engine.pairs.values()]
+    newest = max(path.stat().st_ctime for pair in pairs for path in pair.artifacts)
+    return max(0.0, newest + MARGIN - time.time())
 
 
 async def _adopt(demo: Demo, daemon: Daemon, engine: str) -> None:
