@@ -78,6 +78,7 @@ class Controller:
     _task: asyncio.Task[None] | None = None
     _interrupted: set[int] = field(default_factory=set)
     _notes: dict[int, str] = field(default_factory=dict)  # by order: what its answer adds
+    _unwritten: dict[int, str] = field(default_factory=dict)  # by order: why it left no evidence
     _back: HandBack = field(default_factory=HandBack)
     _last_gate: Open | Closed | Refusing | None = None
     _hands: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -267,13 +268,13 @@ class Controller:
         if record.order is None:
             return
         if record.served and (said := self.hands.too_big(record.unit)):
-            self._notes[record.order.id] = f"; {said}"
+            self._notes[record.order.id] = said
         try:
             async with asyncio.timeout(WRITE_LIMIT):
                 await self._write_evidence(record)
         except (Fault, TimeoutError) as error:
             why = str(error) or f"nothing came in {WRITE_LIMIT:g} s; look after the ledger's disk"
-            self._notes[record.order.id] = f"no evidence was written: {why}"
+            self._unwritten[record.order.id] = f"no evidence was written: {why}"
             self._log.error("no evidence", why=why)
 
     async def _write_evidence(self, record: Record) -> None:
@@ -300,23 +301,25 @@ class Controller:
 
     def _answer(self, order: Order, code: Code, why: str) -> None:
         wish, note = self.hands.wishes.pop(order.id, Wish()), self._notes.pop(order.id, "")
+        unwritten = self._unwritten.pop(order.id, "")
         if code is Code.SERVES and wish.before is not None:
-            self._hand_back(order, wish, wish.before, note)
+            back = self._back.begin(order, wish.before, id=self._ids(), unwritten=unwritten, note=note)
+            self._hand_back(order, back, wish)
             return
         serving = self.state.serving.label if self.state.serving else None
         if self._back.goes(order):
             code, text = self._back.ended(order, code, serving, why)
         else:
-            text = truth(code, serving, why) + (f"; {note}" if note else self._beside(code, wish))
+            added = "; ".join(filter(None, (unwritten, note)))
+            text = truth(code, serving, why) + (f"; {added}" if added else self._beside(code, wish))
         for ticket in [t for t in self._tickets if t.order.id == order.id]:
             elapsed = time.monotonic() - ticket.since
             ticket.news.put_nowait(Ended(int(code), text, serving, elapsed))
             self._tickets.remove(ticket)
         self._log.info("order ended", target=f"{order.engine}:{order.pair}", code=int(code), why=why)
 
-    def _hand_back(self, trial: Order, wish: Wish, before: Unit, unwritten: str) -> None:
+    def _hand_back(self, trial: Order, back: Order, wish: Wish) -> None:
         """The trial has ended well: whoever waits for it waits for the way back, which is next."""
-        back = self._back.begin(trial, before, id=self._ids(), unwritten=unwritten)
         self.hands.wishes[back.id] = Wish(stage=wish.stage, drain=wish.drain)
         for ticket in self._tickets:
             if ticket.order.id == trial.id:

@@ -21,11 +21,15 @@ class HandBack:
     _unproven: set[int] = field(default_factory=set)  # trials that left no evidence
     _due: Ordered | None = None
 
-    def begin(self, trial: Order, before: Unit, *, id: int, unwritten: str) -> Order:
-        """The order that goes back to `before`. `unwritten`: why the trial left no evidence; empty: it did."""
+    def begin(self, trial: Order, before: Unit, *, id: int, unwritten: str, note: str) -> Order:
+        """The order that goes back to `before`. `unwritten`: why the trial left no evidence; empty: it did.
+
+        `note`: what else is to be said of the trial.
+        """
         back = Order(id, before.engine, before.pair, cut=trial.cut)
         label = f"{trial.engine}:{trial.pair}"
-        self._tried[id] = f"{label} served, but {unwritten}" if unwritten else f"{label} is verified"
+        tried = f"{label} served, but {unwritten}" if unwritten else f"{label} is verified"
+        self._tried[id] = f"{tried}; {note}" if note else tried
         if unwritten:
             self._unproven.add(id)
         self._due = Ordered(back)

@@ -119,7 +119,22 @@ async def test_the_peak_is_the_most_that_was_in_use_and_not_what_was_left_in_the
     assert world.card.allocations == {"ninfer": 30 * GiB}
     assert world.ledger.evidence()[-1].vram_peak == 31 * GiB
     assert ended.code == Code.SERVES
-    assert "it used 31.0 GiB of the card, engines.ninfer.vram says 30.0 GiB" in ended.text
+    assert ended.text == "ninfer:v2 serves; it used 31.0 GiB of the card, engines.ninfer.vram says 30.0 GiB"
+
+
+@in_simulated_time
+async def test_a_trial_that_used_more_than_configured_has_proven_itself_all_the_same(world: World) -> None:
+    def grows(_: str) -> None:
+        world.card.allocations.update(dict.fromkeys(world.up & {"ninfer"}, 31 * GiB))
+
+    async with world.serving():
+        world.readiness.asked = grows
+        ended = await world.swap("ninfer:v3", trial=True, wish=Wish(and_back=True))
+        assert (ended.code, ended.serving) == (Code.SERVES, "strata:current")
+        assert ended.text == (
+            "ninfer:v3 is verified; it used 31.0 GiB of the card, engines.ninfer.vram says 30.0 GiB; "
+            "strata:current serves again"
+        )
 
 
 def test_an_engine_that_takes_whatever_is_free_is_not_said_to_take_too_much(world: World) -> None:
