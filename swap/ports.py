@@ -374,15 +374,16 @@ class Gate(Protocol):
 
 
 def artifact_paths(recipe: Recipe, inside: tuple[str, ...]) -> dict[str, Path | None]:
-    """Map paths as the engine sees them to host paths through the recipe's mounts; None: no mount holds it."""
+    """Map paths as the engine sees them to host paths through the recipe's mounts; None: no bind mount holds it."""
     if not recipe.contained:
         return {path: Path(path) for path in inside}
     return {path: _through_mounts(recipe.mounts, path) for path in inside}
 
 
 def _through_mounts(mounts: tuple[Mount, ...], path: str) -> Path | None:
+    """By the innermost mount: what it covers of an outer one can't be seen in there."""
     for mount in sorted(mounts, key=lambda m: len(m.target), reverse=True):
         target = mount.target.rstrip("/") or "/"
-        if mount.kind == "bind" and (path == target or path.startswith(target.rstrip("/") + "/")):
-            return Path(mount.source) / path[len(target) :].lstrip("/")
+        if path == target or path.startswith(target.rstrip("/") + "/"):
+            return Path(mount.source) / path[len(target) :].lstrip("/") if mount.kind == "bind" else None
     return None

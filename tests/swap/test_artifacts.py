@@ -141,6 +141,16 @@ async def test_an_artifact_that_no_mount_holds_is_refused(box: Box) -> None:
     assert f"to read /models/{FILES['v2']}, which no bind mount" in (await box.judge(trial=True)).refusals[0].what
 
 
+@pytest.mark.parametrize("kind", ["volume", "tmpfs"])
+async def test_what_covers_a_bind_mount_from_within_is_what_the_engine_reads(box: Box, kind: str) -> None:
+    """The file of that name in the bind mount is there, and whole; the engine can't see it."""
+    outer = Mount(str(box.folder), "/data", read_only=True)
+    box.edit_file("v2", command=("--model", f"/data/models/{FILES['v2']}"), mounts=(outer,))
+    assert (await box.judge(trial=True)).allowed
+    box.edit_file("v2", mounts=(outer, Mount("models", "/data/models", read_only=True, kind=kind)))
+    assert f"to read /data/models/{FILES['v2']}, which no bind mount" in (await box.judge(trial=True)).refusals[0].what
+
+
 async def test_an_artifact_inside_the_image_is_covered_by_the_images_id(box: Box) -> None:
     box.edit_pair("v2", artifacts=())
     box.edit_file("v2", mounts=())
