@@ -16,6 +16,8 @@ from swap.baked import baked_files, baked_warnings
 from swap.headers import header_of, parts_of
 from swap.ports import Fault, Recipe, artifact_paths
 
+MOST_STEPS = 1000  # folders and links on the way to a file; the kernel follows 40 links
+
 
 @dataclass(frozen=True, slots=True)
 class Contents:
@@ -59,10 +61,41 @@ def _mounted(engine: Engine, recipe: Recipe, pair: Pair | None) -> list[Path]:
     found = []
     for inside, path in used_files(engine, recipe).items():
         if path is not None:
+            _expect_same_file(engine, recipe, inside, path)
             found.append(path)
         elif not _in_image(recipe, pair, inside):
             raise _unmounted(engine, inside)
     return found
+
+
+def _expect_same_file(engine: Engine, recipe: Recipe, inside: str, path: Path) -> None:
+    """Raises Fault where a link leads the engine, in its container, elsewhere than us: an absolute one, mostly."""
+    if not recipe.contained or not os.access(path, os.F_OK):  # what isn't there, whoever reads it says
+        return
+    seen, here = _by_its_links(recipe, inside), _real(path)
+    if seen is None or _real(seen) != here:
+        raise Fault(
+            f"{engine.name} is to read {inside}, which a link leads elsewhere in its container than here ({here})",
+            "make the link relative, within what is mounted, or name the file itself",
+        )
+
+
+def _by_its_links(recipe: Recipe, inside: str) -> Path | None:
+    """Where this path ends on the host, links on the way followed as in the container; None: in no bind mount."""
+    targets = {mount.target.rstrip("/") for mount in recipe.mounts}  # what is mounted there was followed by Docker
+    here, left = "/", [*reversed(inside.split("/"))]
+    for _ in range(MOST_STEPS):
+        if not left:
+            return artifact_paths(recipe, (here,))[here]
+        step = posixpath.normpath(posixpath.join(here, left.pop()))
+        host = artifact_paths(recipe, (step,))[step]
+        if host is None or step in targets or not host.is_symlink():
+            here = step
+            continue
+        link = str(host.readlink())
+        here = "/" if link.startswith("/") else here
+        left += reversed(link.split("/"))
+    return None
 
 
 def _once(paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -102,6 +135,11 @@ def _mismatches(engine: Engine, pair: Pair, declared: Recipe, used: Mapping[str,
     for inside, path in used.items():
         if path is None and not _in_image(declared, pair, inside):
             yield _unmounted(engine, inside)
+        elif path is not None:
+            try:
+                _expect_same_file(engine, declared, inside, path)
+            except Fault as fault:
+                yield fault
     real = {_real(path): f"{path} ({inside})" for inside, path in used.items() if path is not None}
     named = {_real(path): str(path) for path in pair.artifacts}
     unused = [named[path] for path in named if path not in real]

@@ -217,7 +217,8 @@ async def test_the_image_of_what_is_adopted_is_kept(office: Office) -> None:
 
 
 async def test_two_who_ask_for_the_pairs_at_once_share_one_reading_of_the_files(office: Office) -> None:
-    async with office.serving():
+    async with office.serving() as controller:
+        await until(lambda: all(known.subject for known in controller.hands.known.values()))  # read what serves
         sizes = 0
         for name in (*FILES.values(), "strata.gguf"):
             path = office.folder / "models" / name
@@ -460,20 +461,20 @@ async def test_files_that_were_replaced_after_the_engine_started_are_never_adopt
     path, other = (office.folder / "models" / FILES[name] for name in ("v2", "v3"))
     if how == "linked further on":
         path.rename(real := path.with_name("real"))
-        (link := path.with_name("link")).symlink_to(real)
-        path.symlink_to(link)
+        (link := path.with_name("link")).symlink_to(real.name)
+        path.symlink_to(link.name)
     async with office.serving("ninfer:v2", verified=()):
         await asyncio.sleep(0.05)  # times of files have a grain
         if how == "linked further on":
             link.unlink()
-            link.symlink_to(other)
+            link.symlink_to(other.name)
         elif how == "written":
             await asyncio.to_thread(write_artifact, path, 3)
         elif how == "renamed":
             other.replace(path)
         else:
             path.unlink()
-            path.symlink_to(other)
+            path.symlink_to(other.name)
         assert f"{path} changed after ninfer:v2 was started" in await _refused(office, "ninfer")
         assert office.evidence_of("ninfer:v2") == []
 

@@ -109,6 +109,39 @@ async def test_a_symlink_is_followed_to_what_it_means(box: Box) -> None:
     assert "names the artifact" in only((await box.judge()).refusals)
 
 
+@pytest.mark.parametrize(
+    ("target", "fits"),
+    [
+        (FILES["v2"], True),
+        (f"../models/{FILES['v2']}", True),
+        (f"/models/{FILES['v2']}", False),  # dangles here, and is right in the container: we couldn't read it
+        (f"{{models}}/{FILES['v2']}", False),  # is right here, and dangles in the container
+        (f"{{models}}/old/{FILES['v2']}", False),
+        (f"old/{FILES['v2']}", False),  # a folder that is linked so
+    ],
+)
+async def test_a_link_means_what_the_container_sees(box: Box, target: str, fits: bool) -> None:
+    (box.models / "old").symlink_to(box.models)
+    link = box.models / "current.ninfer"
+    link.symlink_to(target.format(models=box.models))
+    box.edit_pair("v2", artifacts=(link,))
+    box.edit_file("v2", command=("--model", "/models/current.ninfer"))
+    verdict = await box.judge(trial=True)
+    assert verdict.allowed is fits
+    if not fits and link.exists():
+        assert "which a link leads elsewhere in its container than here" in only(verdict.refusals)
+
+
+async def test_a_link_is_followed_by_the_mounts_that_the_container_has(box: Box) -> None:
+    """Absolute, and right on both sides: what is mounted has the same paths there."""
+    link = box.models / "current.ninfer"
+    link.symlink_to(box.models / FILES["v2"])
+    box.edit_pair("v2", artifacts=(link,))
+    there = Mount(str(box.models), str(box.models), read_only=True)
+    box.edit_file("v2", command=("--model", str(link)), mounts=(there,))
+    assert (await box.judge(trial=True)).allowed
+
+
 async def test_parts_of_a_split_artifact_need_not_be_on_the_command_line(box: Box) -> None:
     part = box.models / (FILES["v2"] + ".part-0001")
     write(part, "part")
