@@ -98,17 +98,17 @@ class Desk:
         return datetime.fromtimestamp(time.time() - (time.monotonic() - began), UTC).isoformat(timespec="seconds")
 
     def _swap(self) -> Json | None:
-        state = self.controller.state
-        if state.order is None:
+        state, order = self.controller.state, self.controller.under_way
+        if order is None:
             return None
-        target = f"{state.order.engine}:{state.order.pair}"
+        target = f"{order.engine}:{order.pair}"
         elapsed = time.monotonic() - self.controller.since
-        wish = self.controller.hands.wishes.get(state.order.id)
+        wish = self.controller.hands.wishes.get(order.id)
         return {
             "target": target,
             "phase": phase(state),
             "elapsed": elapsed,
-            "trial": state.order.trial,
+            "trial": order.trial,
             "and_back": wish is not None and wish.and_back,
             "failure": state.failure,
         }

@@ -80,6 +80,7 @@ class Controller:
     _notes: dict[int, str] = field(default_factory=dict)  # by order: what its answer adds
     _unwritten: dict[int, str] = field(default_factory=dict)  # by order: why it left no evidence
     _back: HandBack = field(default_factory=HandBack)
+    _ending: Order | None = None  # decided, and not yet answered: its evidence is being written
     _last_gate: Open | Closed | Refusing | None = None
     _hands: asyncio.Lock = field(default_factory=asyncio.Lock)
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -118,9 +119,14 @@ class Controller:
                 raise Fault(f"{engine} is running", "a swap stages it at the right moment; or swap away from it first")
             return await self.hands.runtimes[engine].stage(pair)
 
+    @property
+    def under_way(self) -> Order | None:
+        """The order that isn't answered yet; a trial and its way back follow each other without a gap."""
+        return self.state.order or self._ending
+
     def _expect_idle(self, engine: str) -> None:
         """Raises Fault where staging by hand would change what we are about to start."""
-        order, goal = self.state.order, self.state.goal
+        order, goal = self.under_way, self.state.goal
         if order is not None:
             raise Fault(f"a swap to {order.engine} is under way", "stage when it has ended", passing=True)
         if goal is not None and goal.engine == engine:
@@ -153,6 +159,7 @@ class Controller:
     async def _take(self, event: Event, tasks: asyncio.TaskGroup) -> None:
         before = self.state
         self.state, effects = step(before, event)
+        self._ending = before.order if self.state.order is None else None
         self._log.info("step", took=type(event).__name__, phase=phase(self.state), up=_labels(self.state.up))
         self._note_change(before)
         if self.state.doing != before.doing:
@@ -163,6 +170,7 @@ class Controller:
             tasks.create_task(self._recognize(self.state.serving), name="recognize what serves")
         for effect in effects:
             await self._act(effect, tasks)
+        self._ending = None
         if phase(self.state) != phase(before) or self.state.doing != before.doing:
             self._tell_progress()
         if phase(self.state) in ("serving", "dark"):

@@ -10,7 +10,7 @@ import pytest
 from engines.spec import Require
 from swap.hands import Wish
 from swap.moves import Code
-from swap.ports import Fault, Outcome
+from swap.ports import Evidence, Fault, Outcome
 from swap.state import phase
 from swap.tickets import Ended, Progress, Ticket
 from tests.simulated_time import in_simulated_time
@@ -65,6 +65,25 @@ async def test_nobody_needs_to_listen(world: World) -> None:
         await until(lambda: "gate open ninfer" in world.story)
         await until(lambda: controller.state.order is None and world.gate.state == "open strata")
     assert world.evidence_of("ninfer:v3") == [Outcome.SERVED]
+
+
+@in_simulated_time
+async def test_whoever_looks_between_the_halves_sees_that_it_isnt_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    record = world.ledger.record
+
+    async with world.serving("strata:current") as controller:
+
+        def recorded(evidence: Evidence) -> None:
+            seen.append(controller.under_way.engine if controller.under_way else "nothing")
+            record(evidence)
+
+        monkeypatch.setattr(world.ledger, "record", recorded)
+        await there_and_back(world)
+        await until(lambda: controller.under_way is None)
+    assert seen == ["ninfer", "strata"]
 
 
 @in_simulated_time
