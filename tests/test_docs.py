@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -19,6 +20,8 @@ from slotproxy.cli_args import EXIT_CODES, build_parser
 from slotproxy.config import CardSettings, Limits, Settings, SlotSettings
 from slotproxy.config_keys import FileKeys
 from slotproxy.units import parse_duration, parse_size
+from swap.ports import CardIdentity, Evidence, Outcome, Subject
+from swap.statement import GENESIS, Repair, line_of, repair_line
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -164,6 +167,18 @@ def test_every_variable_and_header_of_ours_is_in_the_readme() -> None:
     ours = set(re.findall(r"SLOTPROXY_[A-Z_]+", SOURCE)) | set(re.findall(r"x-slotproxy-[a-z-]+", SOURCE.lower()))
     assert ours
     assert [name for name in sorted(ours) if name.lower() not in README.lower()] == []
+
+
+def test_the_ledgers_format_is_described_field_by_field() -> None:
+    page = (ROOT / "docs" / "evidence.md").read_text()
+    card = CardIdentity(name="", uuid="", driver="")
+    run = line_of(Evidence(Subject("", "", (), (), ()), "", Outcome.SERVED, "", "", "", card), GENESIS)
+    repair = repair_line(Repair(1, 1, "", "", 0, ""), "ledger.jsonl")
+    for line in (run, repair):
+        statement = json.loads(line)
+        assert f"`{statement['predicateType']}`" in page
+        assert [name for name in statement["predicate"] if f"`{name}`" not in page] == []
+    assert [one.value for one in Outcome if f"`{one.value}`" not in page] == []
 
 
 def test_what_the_readme_and_the_pages_link_to_is_there() -> None:
