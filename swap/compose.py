@@ -75,27 +75,38 @@ class ComposeProject:
             self._name = stamp, str(json.loads(text)["name"])
         return self._name[1]
 
-    async def create(self, pair: Pair, *, force: bool = False) -> None:
-        """Make the stopped container what the file declares. `force`: also when compose thinks that it is."""
-        flags = ("--no-start", "--no-deps", "--no-build", "--pull", "never")
-        await self._run(pair, "up", *flags, *(("--force-recreate",) if force else ()), self.service, bound=CREATING)
+    async def create(self, pair: Pair, *, force: bool = False, held: int | None = None) -> None:
+        """Make the stopped container what the file declares. `force`: also when compose thinks that it is.
 
-    async def _run(self, pair: Pair, *arguments: str, bound: float | None = None) -> str:
+        `held`: an open file that compose inherits, and so holds as long as it lives.
+        """
+        flags = ("--no-start", "--no-deps", "--no-build", "--pull", "never")
+        words = ("up", *flags, *(("--force-recreate",) if force else ()), self.service)
+        await self._run(pair, *words, bound=CREATING, held=held)
+
+    async def _run(self, pair: Pair, *arguments: str, bound: float | None = None, held: int | None = None) -> str:
         files = [word for file in (self.file, *pair.files) for word in ("-f", str(file))]
-        return await self._compose(files, arguments, pair.env, bound or self._reading)
+        return await self._compose(files, arguments, pair.env, bound or self._reading, held=held)
 
     async def _run_on(self, text: str, pair: Pair, *arguments: str) -> str:
         folder = ["--project-directory", str(self.file.parent), "-f", "-"]
         return await self._compose(folder, arguments, pair.env, self._reading, text)
 
     async def _compose(
-        self, files: Sequence[str], arguments: Sequence[str], env: Mapping[str, str], bound: float, stdin: str = ""
+        self,
+        files: Sequence[str],
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        bound: float,
+        stdin: str = "",
+        *,
+        held: int | None = None,
     ) -> str:
         surroundings = _surroundings(self._docker_host)
         if not self._binary:
             self._binary = await find_compose(surroundings)
         command = (*self._binary, *files, *arguments)
-        code, out, err = await _bounded(command, {**surroundings, **env}, bound, stdin)
+        code, out, err = await _bounded(command, {**surroundings, **env}, bound, stdin, held)
         if code != 0:
             raise CannotStage(f"compose can't use {self.file}: {first_error(err)}", "correct it, or what it names")
         return out
@@ -143,13 +154,13 @@ async def _version(command: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 async def _bounded(
-    command: Sequence[str], env: Mapping[str, str], bound: float, stdin: str = ""
+    command: Sequence[str], env: Mapping[str, str], bound: float, stdin: str = "", held: int | None = None
 ) -> tuple[int, str, str]:
     """Exit code, output and errors. Past the bound, or when cancelled, the whole process group is killed."""
-    pipe = asyncio.subprocess.PIPE
+    pipe, handed_on = asyncio.subprocess.PIPE, () if held is None else (held,)
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(env), start_new_session=True
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(env), start_new_session=True, pass_fds=handed_on
         )
     except OSError as error:
         raise CannotStage(f"{command[0]} can't be run: {error.strerror}", INSTALL) from error

@@ -7,11 +7,12 @@ worked out from that (`body_of`, `later_networks`), so that an old file still se
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from swap.journal import replace_file, sync_folder
 from swap.ports import CannotStage, Recipe
@@ -57,6 +58,7 @@ class CreationFile:
 
     def __init__(self, path: Path) -> None:
         self._replaced, self.begun = path, path.with_name(path.name + ".staging")
+        self._lock = path.with_name(path.name + ".lock")
 
     def begin(self, creation: Creation | None, *, back: bool = False) -> None:
         """Keep what is about to be replaced (None: nothing is there), or put back. Durable when it returns."""
@@ -83,6 +85,25 @@ class CreationFile:
         if self.begun.exists():
             self.begun.unlink()
             sync_folder(self._replaced.parent)
+
+    def hold(self) -> BinaryIO:
+        """Whose turn it is: a file to hand on to compose, held until that has ended and we have closed it.
+
+        Raises CannotStage: it can't be had; a passing one while a compose that outlived its daemon has it.
+        """
+        try:
+            held = self._lock.open("ab")
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                held.close()
+                raise
+        except BlockingIOError as error:
+            what = "a docker compose that staging began before is still at work"
+            raise CannotStage(what, "wait for it, or end it", passing=True) from error
+        except OSError as error:
+            raise CannotStage(f"{self._lock} can't be had: {error.strerror}", "make its folder writable") from error
+        return held
 
     def under_way(self) -> UnderWay | None:
         """The change under way, or the one that was cut off; None: there is none. Raises CannotStage: it is damaged."""

@@ -120,6 +120,7 @@ class Recovery:
         under_way = await asyncio.to_thread(self._creation.under_way)
         if under_way is None:
             return await self._tidy()
+        await self._alone()
         await self._look()
         try:
             mend = mend_of(under_way, await self._scene(under_way), self._name)
@@ -140,6 +141,17 @@ class Recovery:
         if mend.make is not None:
             await self._remaking.make(mend.make, mend.instead_of)
         await asyncio.to_thread(self._creation.succeed if mend.replaced else self._creation.give_up)
+
+    async def _alone(self) -> None:
+        """Once no compose is at work any more that outlived the daemon that began it. Raises CannotStage."""
+        deadline = asyncio.get_running_loop().time() + SETTLE_LIMIT
+        while True:
+            try:
+                return (await asyncio.to_thread(self._creation.hold)).close()
+            except CannotStage as fault:
+                if not fault.passing or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(SETTLE)
 
     async def _scene(self, under_way: UnderWay) -> Scene:
         """Once two looks agree, and nothing is being removed."""

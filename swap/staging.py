@@ -58,7 +58,8 @@ class Staging:
         await self._refuse_others(pair, before.id)
         try:
             await self._keep(before)
-            after = await self._replace(pair, declared, before)
+            with await asyncio.to_thread(self._creation.hold) as held:
+                after = await self._replace(pair, declared, before, held.fileno())
         except Fault as fault:
             await self._undo(fault)
             raise
@@ -107,12 +108,12 @@ class Staging:
             image = creation.recipe.image_id
             await self._docker.tag(image, kept.REPOSITORY, kept.tag_of(self.engine.name, image))
 
-    async def _replace(self, pair: Pair, declared: Recipe, before: Sight) -> Sight:
+    async def _replace(self, pair: Pair, declared: Recipe, before: Sight, held: int) -> Sight:
         """Plainly first; what compose thinks is up to date, and isn't (`docker update`), by force."""
-        await self._compose.create(pair)
+        await self._compose.create(pair, held=held)
         after = await self._look()
         if after.id == before.id and _unlike(declared, after):
-            await self._compose.create(pair, force=True)
+            await self._compose.create(pair, force=True, held=held)
             after = await self._look()
         if after.recipe is None:
             raise CannotStage(f"compose made no container {self.name}", f"see {self._compose.file}")

@@ -26,6 +26,7 @@ class FlakyWay:
         self.seen: list[str] = []
         self._target, self._own = target, own
         self._orders: list[tuple[str, str]] = []
+        self.hung = asyncio.Event()
         self._go = asyncio.Event()
         self.stopped = asyncio.Event()
         self._stop_at, self._stop_done = 0, False  # how many changes from now; 0: never
@@ -95,6 +96,7 @@ class FlakyWay:
             writer.transport.abort()
             return
         if order == "hang":
+            self.hung.set()
             await self._go.wait()
         self.seen.append(line)
         up_reader, up_writer = await asyncio.open_unix_connection(self._target)

@@ -209,8 +209,8 @@ async def test_what_was_changed_behind_composes_back_is_staged_too(workshop: Wor
 class Liar(ComposeProject):
     """A compose that makes something else than it declared."""
 
-    async def create(self, pair: Pair, *, force: bool = False) -> None:
-        await super().create(replace(pair, env={**pair.env, "GREETING": "a lie"}), force=force)
+    async def create(self, pair: Pair, *, force: bool = False, held: int | None = None) -> None:
+        await super().create(replace(pair, env={**pair.env, "GREETING": "a lie"}), force=force, held=held)
 
 
 def _lie(runtime: DockerContainer, workshop: Workshop) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -183,6 +184,44 @@ async def test_a_daemon_killed_at_any_change_of_a_staging_finds_the_old_containe
             assert (await rich.client("inspect_image", kept_name(rich.name, old["Image"])))["Id"] == old["Image"]
         old = now
     assert change > 4  # to make the new one, to remove the old one, to rename: each was cut off
+
+
+# A daemon that stages, in a process of its own: it can be killed, and the compose that it began goes on.
+STAGES = """
+import asyncio, sys
+from pathlib import Path
+from engines.profiles import PROFILES
+from engines.spec import ComposeService, Engine, GiB, Pair
+from swap.container import DockerContainer
+from swap.dockerd import Docker
+
+address, folder, name, image = sys.argv[1:]
+pair = Pair(engine=name, name="plain", image=image, artifacts=(), env={"IMAGE": image, "GREETING": "new"})
+service = ComposeService(Path(folder) / "docker-compose.yml", "engine")
+engine = Engine(name=name, profile=PROFILES["openai"], url="http://127.0.0.1:1", vram=GiB, pairs={"plain": pair},
+    deployed="plain", container=name, compose=service)
+asyncio.run(DockerContainer(engine, Docker(address), Path(folder) / "state").stage(pair))
+"""
+
+
+@pytest.mark.parametrize("hangs", ["/containers/create", "DELETE"])
+async def test_a_compose_that_outlives_its_daemon_is_waited_for(workshop: Workshop, way: FlakyWay, hangs: str) -> None:
+    await workshop.open().stage(workshop.pair())
+    old = await workshop.inspect(workshop.name)
+    way.hang(hangs)
+    words = (way.address, str(workshop.folder), workshop.name, workshop.image)
+    daemon = await asyncio.create_subprocess_exec(sys.executable, "-c", STAGES, *words)
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        await way.hung.wait()
+        daemon.kill()
+        await daemon.wait()
+        recovering = tasks.create_task(workshop.open().recover())
+        await asyncio.sleep(1)
+        assert not recovering.done()
+        way.let_go()
+    assert "made again" in recovering.result()
+    assert differing(old, await workshop.inspect(workshop.name)) == {}
+    assert len(await workshop.docker.of_service(workshop.project, "engine")) == 1
 
 
 async def test_a_recovery_that_is_killed_twice_at_any_change_is_finished_by_the_third(
