@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -75,16 +76,21 @@ class CreationFile:
             ) from error
 
     def succeed(self) -> None:
-        """The replacement is in place."""
-        if self.begun.exists():
-            self.begun.replace(self._replaced)
-            sync_folder(self._replaced.parent)
+        """The replacement is in place. Raises CannotStage."""
+        self._end(lambda: self.begun.replace(self._replaced))
 
     def give_up(self) -> None:
-        """What was being replaced is there again."""
-        if self.begun.exists():
-            self.begun.unlink()
-            sync_folder(self._replaced.parent)
+        """What was being replaced is there again. Raises CannotStage."""
+        self._end(self.begun.unlink)
+
+    def _end(self, how: Callable[[], object]) -> None:
+        try:
+            if self.begun.exists():
+                how()
+                sync_folder(self._replaced.parent)
+        except OSError as error:
+            what = f"that a change of the container has ended can't be written to {self.begun}: {error.strerror}"
+            raise CannotStage(what, "make its folder writable") from error
 
     def hold(self) -> BinaryIO:
         """Whose turn it is: a file to hand on to compose, held until that has ended and we have closed it.
@@ -92,7 +98,8 @@ class CreationFile:
         Raises CannotStage: it can't be had; a passing one while a compose that outlived its daemon has it.
         """
         try:
-            held = self._lock.open("ab")
+            # One that is there can be had also where nothing can be written.
+            held = os.fdopen(os.open(self._lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb")
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

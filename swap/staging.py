@@ -72,8 +72,13 @@ class Staging:
         A staging that failed has left the wanted one there, and what is kept is then an older one: never made again.
         """
         now = await self._stopped()
-        if await self._recovery.recover():
-            now = await self._stopped()
+        try:
+            if await self._recovery.recover():
+                now = await self._stopped()
+        except CannotStage as fault:  # that must not keep back what is there already
+            if fault.passing or now.recipe is None or differences(wanted, now.recipe):
+                raise
+            return now
         if now.recipe is not None and not differences(wanted, now.recipe):
             return now
         kept = await asyncio.to_thread(self._creation.kept)

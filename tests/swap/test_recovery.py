@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,16 @@ async def test_a_removal_that_never_ends_is_told_and_tried_again_later(tmp_path:
     with pytest.raises(CannotStage, match="still changing ninfer") as told:
         await _recovered(tmp_path, BusyDocker(_container("a", Status="removing")))
     assert told.value.passing
+
+
+@in_simulated_time
+async def test_a_mend_whose_end_cant_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlink(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(CannotStage, match=r"written to .*creation\.json\.staging: Read-only file system; make its"):
+        await _recovered(tmp_path, BusyDocker(_container("a")))
 
 
 # ------------------------------------------------------------------------------------------------- at start

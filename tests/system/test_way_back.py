@@ -352,9 +352,12 @@ async def test_what_cant_be_mended_says_the_ways_out_and_nothing_is_staged_over_
             await attempt
     assert (await workshop.open().look()).status is Status.ABSENT
     file.unlink()
-    assert (await workshop.open().stage(workshop.pair())).status is Status.CREATED
+    staged = await workshop.open().stage(workshop.pair())
+    assert staged.status is Status.CREATED
 
     file.write_text("{")
+    assert staged.recipe is not None
+    assert await workshop.open().put_back(staged.recipe) == staged  # what served is served again all the same
     for attempt in (workshop.open().recover(), workshop.open().stage(workshop.pair())):
         with pytest.raises(CannotStage, match=f"{file} can't be read.*remove that file"):
             await attempt
