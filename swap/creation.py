@@ -43,11 +43,11 @@ class Creation:
 class UnderWay:
     """A change that has begun: `creation` (None: no container) is what must be there if it doesn't end.
 
-    `back`: it is being put back, in place of one that may have run.
+    `instead_of`: it is being put back in place of that one, by id, which goes though it has run.
     """
 
     creation: Creation | None
-    back: bool = False
+    instead_of: str = ""
 
 
 class CreationFile:
@@ -61,11 +61,11 @@ class CreationFile:
         self._replaced, self.begun = path, path.with_name(path.name + ".staging")
         self._lock = path.with_name(path.name + ".lock")
 
-    def begin(self, creation: Creation | None, *, back: bool = False) -> None:
+    def begin(self, creation: Creation | None, *, instead_of: str = "") -> None:
         """Keep what is about to be replaced (None: nothing is there), or put back. Durable when it returns."""
         kept: dict[str, Any] | None = None
         if creation is not None:
-            kept = {"container": creation.container, "image": creation.image, "back": back}
+            kept = {"container": creation.container, "image": creation.image, "instead_of": instead_of}
         try:
             self._replaced.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.begun, json.dumps(kept).encode())
@@ -128,7 +128,7 @@ def _read(path: Path) -> UnderWay | None:
         kept = json.loads(path.read_bytes())
         if kept is None:
             return UnderWay(None)
-        return UnderWay(Creation(kept["container"], kept["image"]), bool(kept.get("back")))
+        return UnderWay(Creation(kept["container"], kept["image"]), str(kept.get("instead_of", "")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

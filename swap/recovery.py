@@ -58,7 +58,7 @@ def mend_of(under_way: UnderWay, scene: Scene, name: str) -> Mend:
     junk = tuple(one["Id"] for one in (scene.aside,) if one is not None and half_made(one, old.container))
     if here is not None and (here["Id"] == old.id or not unlike(old.container, here)):
         return Mend(f"an interrupted staging left {name} as it was", remove=junk)
-    if here is not None and (here["State"]["Running"] or (_has_run(here) and not under_way.back)):
+    if here is not None and (here["State"]["Running"] or (_has_run(here) and here["Id"] != under_way.instead_of)):
         return Mend(f"{name} was staged anew and has run since: it stays", remove=junk, replaced=True)
     there = (here["Id"],) if here is not None else ()
     if scene.old is not None:

@@ -41,8 +41,8 @@ RUNS: dict[str, Any] = {**RAN, "Running": True, "Status": "running"}
 ASIDE = "a" * 12 + "_ninfer"
 
 
-def mend(scene: Scene, *, back: bool = False, old: Creation | None = OLD) -> Mend:
-    return mend_of(UnderWay(old, back), scene, "ninfer")
+def mend(scene: Scene, *, instead_of: str = "", old: Creation | None = OLD) -> Mend:
+    return mend_of(UnderWay(old, instead_of), scene, "ninfer")
 
 
 def test_an_old_container_that_is_still_there_stays_and_what_compose_began_beside_it_is_removed() -> None:
@@ -65,9 +65,9 @@ def test_beside_the_old_one_only_what_never_ran_of_the_same_service_is_removed()
     assert mend(Scene(OLD.container, foreign, OLD.container)).remove == ()
 
 
-@pytest.mark.parametrize("back", [False, True])
-def test_where_it_is_gone_the_old_one_is_made_again(back: bool) -> None:
-    found = mend(Scene(None), back=back)
+@pytest.mark.parametrize("instead_of", ["", "b" * 64])
+def test_where_it_is_gone_the_old_one_is_made_again(instead_of: str) -> None:
+    found = mend(Scene(None), instead_of=instead_of)
     assert (found.make, found.instead_of, found.replaced) == (OLD, "", False)
 
 
@@ -99,13 +99,18 @@ def test_a_new_one_that_runs_or_has_run_is_never_touched(old: Creation | None, s
 
 
 def test_a_putting_back_is_finished_though_the_new_one_has_run_but_not_while_it_runs() -> None:
-    found = mend(Scene(_container("b", greeting="new", **RAN)), back=True)
+    found = mend(Scene(_container("b", greeting="new", **RAN)), instead_of="b" * 64)
     assert (found.make, found.instead_of) == (OLD, "b" * 64)
-    assert mend(Scene(_container("b", greeting="new", **RUNS)), back=True).make is None
+    assert mend(Scene(_container("b", greeting="new", **RUNS)), instead_of="b" * 64).make is None
+
+
+def test_a_putting_back_takes_nothing_away_that_somebody_has_made_and_run_meanwhile() -> None:
+    found = mend(Scene(_container("c", greeting="theirs", **RAN)), instead_of="b" * 64)
+    assert (found.remove, found.make, found.replaced) == ((), None, True)
 
 
 def test_what_was_made_again_already_isnt_made_a_third_time() -> None:
-    assert mend(Scene(_container("b")), back=True) == Mend("an interrupted staging left ninfer as it was")
+    assert mend(Scene(_container("b")), instead_of="b" * 64) == Mend("an interrupted staging left ninfer as it was")
 
 
 def test_where_there_was_none_a_half_made_one_is_removed() -> None:
