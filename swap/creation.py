@@ -17,8 +17,9 @@ from typing import Any, BinaryIO
 
 from swap.journal import replace_file, sync_folder
 from swap.ports import CannotStage, Recipe
-from swap.recipes import Json, created_recipe
+from swap.recipes import LABEL, Json, created_recipe
 
+NEVER = "0001-01-01T00:00:00Z"  # when what was never started was started
 _ENDPOINT = ("IPAMConfig", "Links", "Aliases", "DriverOpts", "GwPriority")  # what was asked for; the rest is state
 _ADDRESSES = ("MacAddress", "IPAddress", "IPv6Gateway")  # asked for, where there is no endpoint that has them
 
@@ -134,6 +135,21 @@ def _read(path: Path) -> UnderWay | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         mend = "see that the container is what it should be (`docker inspect`), then remove that file"
         raise CannotStage(f"{path} can't be read: {error}", mend) from error
+
+
+def has_run(container: Json) -> bool:
+    """It was started at least once."""
+    return bool(container["State"]["StartedAt"] != NEVER)
+
+
+def half_made(container: Json, old: Json) -> bool:
+    """It was created for the same service of compose's, and never started."""
+    return not container["State"]["Running"] and not has_run(container) and _service(container) == _service(old)
+
+
+def _service(container: Json) -> tuple[object, object]:
+    labels = container["Config"].get("Labels") or {}
+    return labels.get(LABEL + "project"), labels.get(LABEL + "service")
 
 
 def body_of(container: Json, image: str) -> dict[str, Any]:

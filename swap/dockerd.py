@@ -134,8 +134,8 @@ class Docker:
         return await self._change("creating", name, make)
 
     async def remove(self, id: str) -> None:
-        """Only a stopped one: Docker refuses a running one. Its volumes stay."""
-        await self._change("removing", id, lambda client: client.remove_container(id))
+        """Only a stopped one: Docker refuses a running one. Its volumes stay. One that is gone already is no fault."""
+        await self._change("removing", id, lambda client: _or_none(lambda: client.remove_container(id)))
 
     async def rename(self, id: str, name: str) -> None:
         await self._change("renaming", id, lambda client: client.rename(id, name))

@@ -15,15 +15,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from swap.creation import Creation, CreationFile, UnderWay, unlike
+from swap.creation import Creation, CreationFile, UnderWay, half_made, has_run, unlike
 from swap.dockerd import Docker, DockerSaid, Inspection
 from swap.ports import CannotStage, Sight
-from swap.recipes import LABEL, Json
+from swap.recipes import Json
 from swap.remaking import Remaking
 
 SETTLE = 0.3  # seconds between two looks that must agree: Docker may still be doing what a dead compose asked for
 SETTLE_LIMIT = 60.0  # seconds that removing a container may take (a loaded disk)
-NEVER = "0001-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def mend_of(under_way: UnderWay, scene: Scene, name: str) -> Mend:
     junk = tuple(one["Id"] for one in (scene.aside,) if one is not None and half_made(one, old.container))
     if here is not None and (here["Id"] == old.id or not unlike(old.container, here)):
         return Mend(f"an interrupted staging left {name} as it was", remove=junk)
-    if here is not None and (here["State"]["Running"] or (_has_run(here) and here["Id"] != under_way.instead_of)):
+    if here is not None and (here["State"]["Running"] or (has_run(here) and here["Id"] != under_way.instead_of)):
         return Mend(f"{name} was staged anew and has run since: it stays", remove=junk, replaced=True)
     there = (here["Id"],) if here is not None else ()
     if scene.old is not None:
@@ -74,28 +73,14 @@ def mend_of(under_way: UnderWay, scene: Scene, name: str) -> Mend:
 def _without_an_old_one(here: Json | None, name: str) -> Mend:
     if here is None:
         return Mend(f"an interrupted staging had made no container {name} yet")
-    if here["State"]["Running"] or _has_run(here):
+    if here["State"]["Running"] or has_run(here):
         return Mend(f"{name} was staged and has run since: it stays", replaced=True)
     return Mend(f"{name}, half made by an interrupted staging, was removed; there was none before", (here["Id"],))
-
-
-def half_made(container: Json, old: Json) -> bool:
-    """It was created for the same service of compose's, and never started."""
-    return not container["State"]["Running"] and not _has_run(container) and _service(container) == _service(old)
 
 
 def aside_name(id: str, name: str) -> str:
     """Compose's name for the one that takes the place of container `id`, until it has it."""
     return f"{id[:12]}_{name}"
-
-
-def _has_run(container: Json) -> bool:
-    return bool(container["State"]["StartedAt"] != NEVER)
-
-
-def _service(container: Json) -> tuple[object, object]:
-    labels = container["Config"].get("Labels") or {}
-    return labels.get(LABEL + "project"), labels.get(LABEL + "service")
 
 
 class Recovery:
@@ -177,7 +162,7 @@ class Recovery:
     async def _tidy(self) -> str:
         """A draft that was asked for, and came when nobody waited for it any more."""
         left = await self._docker.inspect(self._remaking.draft)
-        if left is None or left.container["State"]["Running"] or _has_run(left.container):
+        if left is None or left.container["State"]["Running"] or has_run(left.container):
             return ""
         if not await self._ours(left.container["Config"].get("Labels") or {}):
             return ""

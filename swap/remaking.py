@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from swap.creation import Creation, CreationFile, body_of, later_networks, unlike
+from swap.creation import Creation, CreationFile, body_of, half_made, later_networks, unlike
 from swap.dockerd import Docker, DockerSaid
 from swap.drift import differences
 from swap.ports import CannotStage, Recipe, Sight
+from swap.recipes import Json
 
 BY_HAND = "recreate it by hand"
 
@@ -35,6 +36,7 @@ class Remaking:
         try:
             left = await self._docker.inspect(self.draft)
             if left is not None:
+                self._expect_ours(left.container, creation.container)
                 await self._docker.remove(left.container["Id"])
             body = body_of(creation.container, await self._image(creation.recipe))
             made = await self._docker.create(body, self.draft, later_networks(creation.container))
@@ -49,6 +51,11 @@ class Remaking:
             raise CannotStage(f"{self.name} was made again, and differs: {', '.join(d.field for d in wrong)}", BY_HAND)
         await self._compare(creation, made)
         return sight
+
+    def _expect_ours(self, left: Json, wanted: Json) -> None:
+        if not half_made(left, wanted):
+            what = f"container {self.draft} is in the way: it has run, or it is another's"
+            raise CannotStage(what, "rename or remove it")
 
     async def _compare(self, creation: Creation, made: str) -> None:
         """What no recipe shows is compared too. Another version of Docker may show it otherwise: it is only said."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from swap.creation import Creation, CreationFile, UnderWay
+from swap.creation import NEVER, Creation, CreationFile, UnderWay
 from swap.dockerd import Docker, Inspection
 from swap.moves import Code
 from swap.ports import CannotStage, Sight, Status, Unfinished
-from swap.recovery import NEVER, Mend, Recovery, Scene, mend_of
+from swap.recovery import Mend, Recovery, Scene, mend_of
 from swap.remaking import Remaking
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import GONE, World, until

@@ -338,6 +338,23 @@ async def test_only_a_draft_of_ours_that_never_ran_is_removed(workshop: Workshop
         await workshop.client("remove_container", made["Id"])
 
 
+async def test_a_container_of_somebodys_by_the_drafts_name_is_in_the_way_and_stays(workshop: Workshop) -> None:
+    await workshop.open().stage(workshop.pair())
+    old, draft = await workshop.inspect(workshop.name), f"{workshop.name}.slotproxy"
+    await cut_off(workshop, old)
+    body = body_of(old, old["Image"])
+    for labels, runs in (({}, False), (body["Labels"], True)):
+        made = await workshop.client("create_container_from_config", {**body, "Labels": labels}, draft)
+        if runs:
+            await workshop.client("start", made["Id"])
+            await workshop.client("kill", made["Id"])
+        with pytest.raises(CannotStage, match=f"{draft} is in the way.*; rename or remove it"):
+            await workshop.open().recover()
+        await workshop.docker.remove(made["Id"])
+        await workshop.docker.remove(made["Id"])  # that somebody was faster is no fault
+    assert "made again" in await workshop.open().recover()
+
+
 async def test_what_cant_be_mended_says_the_ways_out_and_nothing_is_staged_over_it(workshop: Workshop) -> None:
     tag = workshop.bed.name("image") + ":local"
     image = workshop.bed.images.variant(tag, workshop.image, labels={"build": "1"})
