@@ -20,6 +20,7 @@ from swap.reading import Reading
 
 READ_LIMIT = 10.0  # seconds to read the journal
 RECOVERY_LIMIT = 120.0  # seconds to mend what an interrupted staging left of one engine
+KEPT_WAITING = 15.0  # the same, while clients wait for an engine that runs and could serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +37,24 @@ class Boot:
 
     async def look(self, n: int) -> Found:
         """The report. Raises a passing Fault when looking again may show more."""
-        up, unseen = await self._what_runs()
         served = await self._served_last()
+        engine = (served or "").partition(":")[0]
+        up, unseen = await self._what_runs(first=engine)
         if up:
-            keep = up.get((served or "").partition(":")[0]) or min(up.values())
+            keep = up.get(engine) or min(up.values())
             return Found(n, frozenset(up.values()), keep, None)
         if unseen:
             raise Fault("; ".join(dict.fromkeys(map(str, unseen))), passing=True)
         start, why = await self._to_start(served)
         return Found(n, frozenset(), None, start, why)
 
-    async def _what_runs(self) -> tuple[dict[str, Unit], list[Fault]]:
-        """What runs, by engine; and why the rest can't be told."""
+    async def _what_runs(self, first: str) -> tuple[dict[str, Unit], list[Fault]]:
+        """What runs, by engine; and why the rest can't be told. `first`: the engine that most likely runs."""
         up: dict[str, Unit] = {}
         unseen: list[Fault] = []
-        for name, runtime in self.runtimes.items():
+        for name, runtime in sorted(self.runtimes.items(), key=lambda one: one[0] != first):
             try:
-                unmended = await self._recover(name, runtime)
+                unmended = await self._recover(name, runtime, KEPT_WAITING if up else RECOVERY_LIMIT)
                 sight = await runtime.look()
                 if sight.running:
                     up[name] = await self.meet(name, sight)
@@ -65,19 +67,19 @@ class Boot:
                 unseen.append(fault)
         return up, unseen
 
-    async def _recover(self, name: str, runtime: Runtime) -> Unreachable | None:
+    async def _recover(self, name: str, runtime: Runtime, limit: float) -> Unreachable | None:
         """Mend what staging left. What can't be mended keeps nobody from what runs: staging tries again, or refuses.
 
         Returned is that Docker couldn't be asked: then nothing is known, and the look is taken again.
         """
         log = structlog.get_logger("slotproxy.swap")
         try:
-            async with asyncio.timeout(RECOVERY_LIMIT):
+            async with asyncio.timeout(limit):
                 done = await runtime.recover()
         except Unreachable as fault:
             return fault
         except (Fault, TimeoutError) as error:
-            why = str(error) or f"nothing came in {RECOVERY_LIMIT:g} s; see `docker ps -a` and Docker's log"
+            why = str(error) or f"nothing came in {limit:g} s; see `docker ps -a` and Docker's log"
             self.say(f"{name}: {why}")
             log.error("what an interrupted staging left isn't mended", engine=name, why=why)
             return None
