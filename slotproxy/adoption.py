@@ -28,10 +28,17 @@ def written_since(paths: Iterable[Path], started_at: str) -> list[str]:
 
 
 def _times(path: Path) -> Iterator[int]:
-    """Of the file, and of each symlink on the way to it: a link may be made to name another, older file."""
-    for state in (path.stat(), *(link.lstat() for link in links(path))):
+    """Of the file, and of each symlink on the way to it: a link may be made to name another, older file.
+
+    So may a folder that is renamed. That sets its ctime alone, and a file that is made or removed in it both times.
+    """
+    way = links(path)
+    for state in (path.stat(), *(link.lstat() for link in way)):
         yield state.st_ctime_ns
         yield state.st_mtime_ns
+    for folder in {folder for step in (path.resolve(), *way) for folder in step.parents}:
+        if (state := folder.stat()).st_ctime_ns != state.st_mtime_ns:
+            yield state.st_ctime_ns
 
 
 def version_of(engine: Engine, pair: Pair, recipe: Recipe) -> int | None:

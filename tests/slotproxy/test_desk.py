@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -456,13 +457,15 @@ async def _refused(office: Office, engine: str, *, rehash: bool = False) -> str:
     return refusal.value.what
 
 
-@pytest.mark.parametrize("how", ["written", "renamed", "linked", "linked further on"])
+@pytest.mark.parametrize("how", ["written", "renamed", "linked", "linked further on", "folder renamed"])
 async def test_files_that_were_replaced_after_the_engine_started_are_never_adopted(office: Office, how: str) -> None:
     path, other = (office.folder / "models" / FILES[name] for name in ("v2", "v3"))
     if how == "linked further on":
         path.rename(real := path.with_name("real"))
         (link := path.with_name("link")).symlink_to(real.name)
         path.symlink_to(link.name)
+    anew = office.folder / "anew"
+    shutil.copytree(path.parent, anew)  # longer than the engine
     async with office.serving("ninfer:v2", verified=()):
         await asyncio.sleep(0.05)  # times of files have a grain
         if how == "linked further on":
@@ -472,6 +475,9 @@ async def test_files_that_were_replaced_after_the_engine_started_are_never_adopt
             await asyncio.to_thread(write_artifact, path, 3)
         elif how == "renamed":
             other.replace(path)
+        elif how == "folder renamed":
+            path.parent.rename(office.folder / "old")
+            anew.rename(path.parent)
         else:
             path.unlink()
             path.symlink_to(other.name)
