@@ -1,5 +1,6 @@
 """Images that evidence names are kept by a tag of ours, out of the way of a rebuild and of `docker image prune`.
 
+So is the one whose container staging replaced last, proven or not, by a tag that moves on with the next staging.
 `prune -a` takes them all the same where no container uses them; `docker save` keeps them outside. We never remove a
 tag: whoever revokes evidence may (`docker rmi`).
 """
@@ -22,7 +23,16 @@ PAUSES = (5.0, 30.0, 120.0, 600.0)  # seconds until an image that couldn't be ke
 
 def tag_of(engine: str, image_id: str) -> str:
     """`ninfer-8f2c01d9ab34`: the engine, and the first 12 digits of the image's id."""
-    return f"{re.sub(r'[^a-zA-Z0-9_.-]', '_', engine)}-{image_id.removeprefix('sha256:')[:12]}"
+    return _tag(engine, image_id.removeprefix("sha256:")[:12])
+
+
+def replaced_tag(engine: str) -> str:
+    """`ninfer-replaced`"""
+    return _tag(engine, "replaced")
+
+
+def _tag(engine: str, which: str) -> str:
+    return f"{re.sub(r'[^a-zA-Z0-9_.-]', '_', engine)}-{which}"
 
 
 def kept_name(engine: str, image_id: str) -> str:

@@ -110,8 +110,7 @@ class Staging:
         creation = Creation(found.container, found.image) if found else None
         await asyncio.to_thread(self._creation.begin, creation)
         if creation is not None and creation.image:
-            image = creation.recipe.image_id
-            await self._docker.tag(image, kept.REPOSITORY, kept.tag_of(self.engine.name, image))
+            await self._docker.tag(creation.recipe.image_id, kept.REPOSITORY, kept.replaced_tag(self.engine.name))
 
     async def _replace(self, pair: Pair, declared: Recipe, before: Sight, held: int) -> Sight:
         """Plainly first; what compose thinks is up to date, and isn't (`docker update`), by force."""

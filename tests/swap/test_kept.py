@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swap.kept import PAUSES, image_gone, keep_proven, kept_name, proven
+from swap.kept import PAUSES, image_gone, keep_proven, kept_name, proven, replaced_tag
 from swap.ports import CannotStage, Evidence, Outcome, Subject, Unreachable
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import REAL, SIMULATED, FakeCard, FakeLedger, FakeRuntime
@@ -26,6 +26,7 @@ def book(*lines: Evidence) -> tuple[Evidence, ...]:
 
 def test_a_kept_image_is_named_by_its_engine_and_its_id() -> None:
     assert kept_name("ninfer", OLD) == "slotproxy-kept:ninfer-a1a1a1a1a1a1"
+    assert replaced_tag("ninfer") == "ninfer-replaced"
     assert kept_name("ni/ nfer:é", OLD) == "slotproxy-kept:ni__nfer__-a1a1a1a1a1a1"
 
 

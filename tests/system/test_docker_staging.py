@@ -11,7 +11,7 @@ from engines.spec import Pair
 from swap.compose import ComposeProject
 from swap.container import DockerContainer
 from swap.drift import differences
-from swap.kept import kept_name
+from swap.kept import REPOSITORY
 from swap.ports import CannotStage, Status
 from tests.system.bed import free_port
 from tests.system.workshop import SERVICE, Workshop
@@ -174,12 +174,30 @@ async def test_a_rebuild_under_the_same_tag_is_seen_and_staged_and_put_back_by_i
     staged = await runtime.stage(pair)
     assert staged.recipe is not None
     assert (staged.recipe.image_id, staged.recipe.image_labels) == (second, (("build", "2"),))
-    kept = await workshop.client("inspect_image", kept_name(workshop.name, first))
-    assert kept["Id"] == first  # no prune takes what put_back needs
+    assert await _kept(workshop) == {"replaced": first}  # no prune takes what put_back needs
     back = await runtime.put_back(old.recipe)
     assert back.recipe is not None
     assert back.recipe.image_id == first
     assert differences(old.recipe, back.recipe) == ()
+
+
+async def test_only_the_image_that_was_replaced_last_is_kept_though_nothing_proves_it(workshop: Workshop) -> None:
+    tag = workshop.bed.name("image") + ":local"
+    runtime, pair, builds = workshop.open(), workshop.pair(image=tag), []
+    for build in ("1", "2", "3"):
+        builds.append(workshop.bed.images.variant(tag, workshop.image, labels={"build": build}))
+        await runtime.stage(pair)
+    assert await _kept(workshop) == {"replaced": builds[1]}
+    await runtime.keep(builds[1])  # it has served meanwhile
+    await runtime.stage(workshop.pair(image=tag, env={"GREETING": "other"}))
+    assert await _kept(workshop) == {builds[1][7:19]: builds[1], "replaced": builds[2]}
+
+
+async def _kept(workshop: Workshop) -> dict[str, str]:
+    """By what our tags say after the engine's name."""
+    begin = f"{REPOSITORY}:{workshop.name}-"
+    images = await workshop.client("images", REPOSITORY)
+    return {tag.removeprefix(begin): image["Id"] for image in images for tag in image["RepoTags"] if begin in tag}
 
 
 async def test_staging_leaves_a_running_neighbour_alone_though_it_depends_on_it(workshop: Workshop) -> None:

@@ -21,7 +21,7 @@ from swap import recovery
 from swap.container import DockerContainer
 from swap.creation import Creation, CreationFile, body_of
 from swap.dockerd import Docker
-from swap.kept import kept_name
+from swap.kept import REPOSITORY
 from swap.ports import CannotStage, Foreign, Status, Unreachable
 from tests.system.bed import free_port
 from tests.system.flaky_docker import FlakyWay
@@ -181,7 +181,8 @@ async def test_a_daemon_killed_at_any_change_of_a_staging_finds_the_old_containe
         assert said
         assert await host(rich) == around, f"change {change}: {said}"
         if change > 1:  # the image is tagged before anything else is changed
-            assert (await rich.client("inspect_image", kept_name(rich.name, old["Image"])))["Id"] == old["Image"]
+            tag = f"{REPOSITORY}:{rich.name}-replaced"
+            assert (await rich.client("inspect_image", tag))["Id"] == old["Image"]
         old = now
     assert change > 4  # to make the new one, to remove the old one, to rename: each was cut off
 
