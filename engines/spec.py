@@ -150,6 +150,9 @@ class Profile:
     start_deadline: float
     artifacts: Callable[[Sequence[str], Mapping[str, str]], tuple[str, ...]]
     """(command line, environment) -> the artifact paths in it, as the engine sees them (container paths)."""
+    configuration: Callable[[Sequence[str], Mapping[str, str]], tuple[str, ...]] = lambda _argv, _env: ()
+    """The same of the configuration files in it."""
+    models_in: Callable[[Mapping[str, Any]], tuple[str, ...]] = lambda _said: ()  # what such a file, JSON, names
     read_artifact: Callable[[Path], ArtifactHeader] | None = None  # raises ArtifactError, OSError
     reads_label: str | None = (
         None  # the image label that states which one artifact version it reads; None: it reads all

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.spec import ArtifactHeader, Engine, Pair
-from swap.baked import baked_files, baked_warnings
+from swap.baked import baked_files, baked_warnings, said_in
 from swap.headers import header_of, parts_of
 from swap.ports import Fault, Recipe, artifact_paths
 
@@ -30,7 +30,10 @@ class Contents:
 
 def used_files(engine: Engine, recipe: Recipe) -> dict[str, Path | None]:
     """The artifacts on the command line, as the engine sees them → on the host; None: no bind mount holds it."""
-    inside = engine.profile.artifacts(recipe.argv, dict(recipe.env))
+    return _on_host(recipe, engine.profile.artifacts(recipe.argv, dict(recipe.env)))
+
+
+def _on_host(recipe: Recipe, inside: Iterable[str]) -> dict[str, Path | None]:
     whole = [posixpath.normpath(posixpath.join(recipe.working_dir or "/", path)) for path in inside]
     return artifact_paths(recipe, tuple(whole))
 
@@ -47,13 +50,14 @@ def files_of(engine: Engine, recipe: Recipe, pair: Pair | None) -> tuple[Path, .
         found += [path, *parts_of(path, header_of(engine.profile, path))]
     if pair is not None:
         found += [*pair.artifacts, *pair.config_files]
-    return _once([*found, *baked_files(engine, recipe, pair)])
+    said = [*_configuration(engine, recipe), *baked_files(engine, recipe, pair)]
+    return _once([*found, *said, *_named_in(engine, recipe, said)])
 
 
 def named_files(engine: Engine, recipe: Recipe, pair: Pair | None) -> tuple[Path, ...]:
     """Those of them that are found without reading any. Raises Fault where no bind mount holds one."""
     more = (*pair.artifacts, *pair.config_files) if pair is not None else ()
-    return _once([*_mounted(engine, recipe, pair), *more])
+    return _once([*_mounted(engine, recipe, pair), *more, *_configuration(engine, recipe)])
 
 
 def _mounted(engine: Engine, recipe: Recipe, pair: Pair | None) -> list[Path]:
@@ -66,6 +70,25 @@ def _mounted(engine: Engine, recipe: Recipe, pair: Pair | None) -> list[Path]:
         elif not _in_image(recipe, pair, inside):
             raise _unmounted(engine, inside)
     return found
+
+
+def _configuration(engine: Engine, recipe: Recipe) -> list[Path]:
+    """The configuration files on the command line; those of the image are known with it."""
+    found = []
+    for inside, path in _on_host(recipe, engine.profile.configuration(recipe.argv, dict(recipe.env))).items():
+        if path is not None:
+            _expect_same_file(engine, recipe, inside, path)
+            found.append(path)
+        elif _covered(recipe, inside):
+            raise _unmounted(engine, inside)
+    return found
+
+
+def _named_in(engine: Engine, recipe: Recipe, files: Iterable[Path]) -> list[Path]:
+    """The models that configuration names, and their parts; of those that are there."""
+    named = [name for file in files for name in engine.profile.models_in(said_in(file) or {})]
+    there = [path for path in _on_host(recipe, named).values() if path is not None and path.is_file()]
+    return [one for path in there for one in (path, *parts_of(path, header_of(engine.profile, path)))]
 
 
 def _expect_same_file(engine: Engine, recipe: Recipe, inside: str, path: Path) -> None:
@@ -156,9 +179,12 @@ def _mismatches(engine: Engine, pair: Pair, declared: Recipe, used: Mapping[str,
 
 def _in_image(recipe: Recipe, pair: Pair | None, inside: str) -> bool:
     """No mount at all covers it and the pair names no file: it is part of the image, whose id says what it is."""
+    return recipe.contained and not _covered(recipe, inside) and not (pair is not None and pair.artifacts)
+
+
+def _covered(recipe: Recipe, inside: str) -> bool:
     targets = [mount.target.rstrip("/") for mount in recipe.mounts]
-    covered = any(inside == target or inside.startswith(target + "/") for target in targets)
-    return recipe.contained and not covered and not (pair is not None and pair.artifacts)
+    return any(inside == target or inside.startswith(target + "/") for target in targets)
 
 
 def _unreachable(engine: Engine, pair: Pair, declared: Recipe) -> Iterator[Fault]:

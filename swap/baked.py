@@ -30,7 +30,7 @@ def baked_files(engine: Engine, recipe: Recipe, pair: Pair | None) -> tuple[Path
         return ()
     found = [*_listed(engine, recipe, pair, baked), *_mounted_alone(recipe, baked)]
     env = dict(recipe.env)
-    own = [path for path in found if (said := _said(path)) is not None and baked.ours(env, said)]
+    own = [path for path in found if (said := said_in(path)) is not None and baked.ours(env, said)]
     return tuple(dict.fromkeys(own or found))
 
 
@@ -49,7 +49,7 @@ def baked_warnings(engine: Engine, recipe: Recipe, files: tuple[Path, ...]) -> t
 
 
 def _warnings(engine: Engine, baked: Baked, env: Mapping[str, str], path: Path) -> Iterator[str]:
-    said = _said(path)
+    said = said_in(path)
     if said is None:
         yield f"{path}, which {engine.name} runs, is no JSON object: whether it is what is declared can't be told"
         return
@@ -101,7 +101,7 @@ def _mounted_alone(recipe: Recipe, baked: Baked) -> list[Path]:
     return [Path(m.source) for m in recipe.mounts if m.kind == "bind" and fnmatch.fnmatchcase(m.target, baked.pattern)]
 
 
-def _said(path: Path) -> Mapping[str, Any] | None:
+def said_in(path: Path) -> Mapping[str, Any] | None:
     """What it says; None where that is no JSON object. Whether it can be read at all, its hashing says."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from engines.artifacts.read import read_gguf
+from engines.commandline import words
 from engines.openai.probe import chat_probe
 from engines.spec import (
     CHAT,
@@ -24,8 +26,12 @@ from engines.spec import (
     Sign,
 )
 
-_FLAGS = ("-m", "--model", "-md", "--model-draft", "-mm", "--mmproj", "-mv", "--model-vocoder", "--lora")
-_NAMES = ("LLAMA_ARG_MODEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_MMPROJ")
+_ONE = ("-m", "--model", "-md", "--model-draft", "--spec-draft-model", "-mm", "--mmproj", "-mv", "--model-vocoder")
+_SEVERAL = ("--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled")  # A,B or A:0.5,B:1
+_NAMES = ("LLAMA_ARG_MODEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MMPROJ")
+_CONFIGURATION = ("--chat-template-file", "--grammar-file", "-jf", "--json-schema-file", "--models-preset")
+_CONFIGURATION_NAMES = ("LLAMA_ARG_CHAT_TEMPLATE_FILE", "LLAMA_ARG_MODELS_PRESET")
+_SCALE = re.compile(r":[-+.\deE]+$")
 
 
 def loaded(status: int, body: bytes) -> bool:  # noqa: ARG001  (a sign's signature)
@@ -45,14 +51,28 @@ def artifacts(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*_named(argv), *from_env]))
 
 
+def configuration(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Templates, grammars and presets: files that aren't models, and decide what it answers."""
+    named = [value for flag, value in _values(argv) if flag in _CONFIGURATION]
+    return tuple(dict.fromkeys([*named, *(env[name] for name in _CONFIGURATION_NAMES if env.get(name))]))
+
+
 def _named(argv: Sequence[str]) -> Iterator[str]:
-    for previous, word in itertools.pairwise(["", *argv]):
+    for flag, value in _values(argv):
+        if flag in _SEVERAL:
+            yield from (_SCALE.sub("", one) for one in value.split(","))
+        elif flag in _ONE or value.endswith(".gguf"):
+            yield value
+
+
+def _values(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each word that may be a value, with the word or the flag before it."""
+    for previous, word in itertools.pairwise(["", *words(argv)]):
         flag, equals, value = word.partition("=")
         if word.startswith("-") and equals:
-            if flag in _FLAGS or value.endswith(".gguf"):
-                yield value
-        elif previous in _FLAGS or word.endswith(".gguf"):
-            yield word
+            yield flag, value
+        else:
+            yield previous, word
 
 
 PROFILE = Profile(
@@ -74,5 +94,6 @@ PROFILE = Profile(
     stop_grace=30.0,
     start_deadline=600.0,
     artifacts=artifacts,
+    configuration=configuration,
     read_artifact=read_gguf,
 )

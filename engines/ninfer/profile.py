@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from engines.artifacts.read import read_ninfer
+from engines.commandline import words
 from engines.openai.probe import chat_probe
 from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Api, Profile, Settling, Sign
 
@@ -18,28 +18,14 @@ def _healthy(status: int, _body: bytes) -> bool:
     return status == 200
 
 
-def _artifacts(command: Sequence[str], _environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Paths by their ending: builds differ in whether the artifact is positional or follows `--model`."""
-    found = (word.partition("=")[2] if word.startswith("-") else word for word in _words(command))
+def _artifacts(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Paths by their ending: builds differ in whether the artifact is positional or follows `--model`.
+
+    An image that is given no command takes it from a variable, as a whole path.
+    """
+    found = [word.partition("=")[2] if word.startswith("-") else word for word in words(command)]
+    found += [value for _, value in sorted(environment.items()) if value.startswith("/")]
     return tuple(dict.fromkeys(word for word in found if _ARTIFACT.search(word)))
-
-
-def _words(command: Sequence[str]) -> Iterator[str]:
-    """The words of a command line; those of a shell's `-c` script too."""
-    previous = ""
-    for word in command:
-        if re.fullmatch(r"-[a-z]*c", previous):
-            yield from _script(word)
-        else:
-            yield word
-        previous = word
-
-
-def _script(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # an unclosed quote: the shell will refuse it, we only look for the path
-        return text.split()
 
 
 PROFILE = Profile(

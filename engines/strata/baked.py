@@ -36,6 +36,11 @@ def ours(env: Mapping[str, str], baked: Mapping[str, Any]) -> bool:
     return "MODEL" in env and _meant("MODEL", env["MODEL"]) == _meant("MODEL", baked.get("model"))
 
 
+def models_in(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """The model files that a configuration names: what the engine reads, whatever is declared."""
+    return tuple(value for value in said.values() if isinstance(value, str) and value.endswith(".gguf"))
+
+
 def _both(env: Mapping[str, str], baked: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     return ((name, env[name], baked[name.lower()]) for name in _VARIABLES if name in env and name.lower() in baked)
 

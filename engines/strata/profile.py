@@ -7,13 +7,15 @@ the second changes the engine for everyone.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 
 from engines.artifacts.read import read_gguf
+from engines.commandline import words
 from engines.openai.probe import chat_probe
 from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Api, Probe, Profile, Settling, Sign
-from engines.strata.baked import BAKED
+from engines.strata.baked import BAKED, models_in
 
 
 def loaded(status: int, body: bytes) -> bool:
@@ -35,11 +37,21 @@ def probe(model: str, tokens: int) -> Probe:
 def artifacts(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     """Every path that ends in `.gguf`, in the command line or as the value of a variable (`MODEL`), once each.
 
-    The baked `--config` names the model, too; it is hashed with the artifacts (`engines.strata.baked`).
+    A configuration names the model, too (`models_in`).
     """
-    words = [word.partition("=")[2] if word.startswith("-") else word for word in argv]
+    found = [word.partition("=")[2] if word.startswith("-") else word for word in words(argv)]
     values = [value for _, value in sorted(env.items())]
-    return tuple(dict.fromkeys(path for path in words + values if path.endswith(".gguf")))
+    return tuple(dict.fromkeys(path for path in found + values if path.endswith(".gguf")))
+
+
+def configuration(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG001  (a profile's signature)
+    """What `--config` names."""
+    pairs = itertools.pairwise(["", *words(argv)])
+    return tuple(word.removeprefix("--config=") for before, word in pairs if _names_config(before, word))
+
+
+def _names_config(before: str, word: str) -> bool:
+    return before == "--config" or word.startswith("--config=")
 
 
 PROFILE = Profile(
@@ -59,6 +71,8 @@ PROFILE = Profile(
     stop_grace=60.0,
     start_deadline=600.0,
     artifacts=artifacts,
+    configuration=configuration,
+    models_in=models_in,
     takes_what_is_free=True,
     read_artifact=read_gguf,
     baked=BAKED,

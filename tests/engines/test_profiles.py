@@ -7,6 +7,7 @@ import json
 import pytest
 
 from engines.llamacpp.profile import PROFILE as LLAMACPP
+from engines.ninfer.profile import PROFILE as NINFER
 from engines.openai.probe import completed
 from engines.openai.profile import PROFILE as OPENAI
 from engines.profiles import PROFILES
@@ -110,12 +111,41 @@ def test_stratas_artifacts_are_the_gguf_paths(argv: list[str], env: dict[str, st
         (["llama-server"], {"LLAMA_ARG_MODEL": "/m/x", "LLAMA_ARG_MODEL_DRAFT": "/m/d"}, ("/m/x", "/m/d")),
         (["llama-server", "/m/a=b.gguf", "--lora-scaled", "/m/l.gguf"], {}, ("/m/a=b.gguf", "/m/l.gguf")),
         (["llama-server", "-m"], {}, ()),
+        (["llama-server", "--spec-draft-model", "/m/d"], {"LLAMA_ARG_SPEC_DRAFT_MODEL": "/m/e"}, ("/m/d", "/m/e")),
+        (["llama-server", "--lora", "/m/a,/m/b.gguf"], {}, ("/m/a", "/m/b.gguf")),
+        (["llama-server", "--lora-scaled", "/m/a.gguf:0.5,/m/b.gguf:1e-2"], {}, ("/m/a.gguf", "/m/b.gguf")),
+        (["llama-server", "--control-vector-scaled=/m/c.gguf:-1"], {}, ("/m/c.gguf",)),
+        (["sh", "-c", "exec llama-server --port 80 -m /m/x.gguf"], {}, ("/m/x.gguf",)),
     ],
 )
 def test_llamacpps_artifacts_follow_model_or_end_in_gguf(
     argv: list[str], env: dict[str, str], found: tuple[str, ...]
 ) -> None:
     assert LLAMACPP.artifacts(argv, env) == found
+
+
+@pytest.mark.parametrize(
+    ("profile", "argv", "env", "found"),
+    [
+        (LLAMACPP, ["llama-server", "-m", "/m/x.gguf", "--chat-template-file", "/m/t.jinja"], {}, ("/m/t.jinja",)),
+        (LLAMACPP, ["llama-server", "--grammar-file=/m/g", "-jf", "/m/s.json"], {}, ("/m/g", "/m/s.json")),
+        (LLAMACPP, ["llama-server"], {"LLAMA_ARG_CHAT_TEMPLATE_FILE": "/m/t"}, ("/m/t",)),
+        (STRATA, ["server.py", "--config", "/x.json", "--port", "1"], {}, ("/x.json",)),
+        (STRATA, ["sh", "-c", "exec server.py --config=/x.json"], {}, ("/x.json",)),
+        (STRATA, ["server.py", "--config"], {"CONFIG": "/x.json"}, ()),
+        (NINFER, ["ninfer-serve", "--config", "/x.json"], {}, ()),
+    ],
+)
+def test_configuration_that_decides_what_an_engine_answers_is_found(
+    profile: Profile, argv: list[str], env: dict[str, str], found: tuple[str, ...]
+) -> None:
+    assert profile.configuration(argv, env) == found
+
+
+def test_ninfers_artifact_may_be_a_variables_whole_path() -> None:
+    """An image that is given no command takes it from there; a bare name is for compose to fill in."""
+    env = {"NINFER_MODEL": "/models/a.ninfer", "NINFER_ARTIFACT": "b.ninfer"}
+    assert NINFER.artifacts(["/entrypoint.sh"], env) == ("/models/a.ninfer",)
 
 
 def answer(message: dict[str, object], finish: object = "length", **more: object) -> bytes:

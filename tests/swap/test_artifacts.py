@@ -256,6 +256,39 @@ async def test_one_bit_in_a_file_of_a_split_gguf_or_in_a_draft_model_makes_anoth
     assert "never ran on this card as it is now" in only((await box.judge()).refusals)
 
 
+async def test_an_edited_chat_template_makes_another_pair(box: Box) -> None:
+    model, template = box.models / "a.gguf", box.models / "t.jinja"
+    await asyncio.to_thread(write_gguf, model)
+    write(template, "template")
+    box.engine = replace(box.engine, profile=LLAMACPP)
+    box.edit_pair("v2", artifacts=(model,))
+    box.edit_file("v2", command=("-m", "/models/a.gguf", "--chat-template-file", "/models/t.jinja"))
+    await box.record("v2")
+    assert (await box.judge()).allowed
+    flip(template)
+    assert "never ran on this card as it is now" in only((await box.judge()).refusals)
+    template.unlink()
+    assert f"{template} does not exist" in only((await box.judge(trial=True)).refusals)
+
+
+async def test_configuration_in_a_volume_is_refused_and_that_of_the_image_is_known_with_it(box: Box) -> None:
+    model = box.models / "a.gguf"
+    await asyncio.to_thread(write_gguf, model)
+    box.engine = replace(box.engine, profile=LLAMACPP)
+    box.edit_pair("v2", artifacts=(model,))
+    recipe = box.edit_file("v2", command=("-m", "/models/a.gguf", "--grammar-file", "/etc/own/g"))
+    assert (await box.judge(trial=True)).allowed
+    volume = Mount("own", "/etc/own", read_only=True, kind="volume")
+    box.edit_file("v2", mounts=(*recipe.mounts, volume))
+    assert "is to read /etc/own/g, which no bind mount" in only((await box.judge(trial=True)).refusals)
+
+
+async def test_the_artifact_that_a_variable_names_must_be_the_pairs(box: Box) -> None:
+    box.edit_file("v2", command=("/entrypoint.sh",), env=(("NINFER_MODEL", f"/models/{FILES['v3']}"),))
+    text = "; ".join(refusal.what for refusal in (await box.judge(trial=True)).refusals)
+    assert f"names the artifact {box.models / FILES['v2']}, but" in text
+
+
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -92,6 +92,24 @@ def test_where_no_file_names_its_model_all_count(data: Path) -> None:
     assert files(data, recipe(data)) == ["packs/a.gguf", "config/more.json", "config/strata-a.json"]
 
 
+def test_a_model_that_only_the_file_names_is_part_of_the_pair(data: Path) -> None:
+    """It is what Strata reads, whatever is declared."""
+    say(data / "config" / "strata-a.json", model="/data/packs/b.gguf")
+    write_gguf(data / "packs" / "b.gguf")
+    assert files(data, recipe(data)) == ["packs/a.gguf", "config/strata-a.json", "packs/b.gguf"]
+
+
+@pytest.mark.parametrize("contained", [True, False])
+def test_what_config_names_is_part_of_the_pair_with_the_model_in_it(data: Path, contained: bool) -> None:
+    root = Path("/data") if contained else data
+    say(data / "own.json", model=str(root / "packs" / "b.gguf"))
+    write_gguf(data / "packs" / "b.gguf")
+    command = ("server.py", "--engine", "strata", "--config", str(root / "own.json"))
+    declared = replace(recipe(data, MODEL=str(root / "packs/a.gguf")), command=command, contained=contained)
+    (data / "config" / "strata-a.json").unlink()
+    assert files(data, declared) == ["packs/a.gguf", "own.json", "packs/b.gguf"]
+
+
 def test_a_folder_or_a_file_with_a_mount_of_its_own_is_found(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "data" / "other"
     other.mkdir()
