@@ -25,7 +25,6 @@ from typing import Any
 
 from engines.spec import Engine
 from slotproxy import config, tour
-from slotproxy.adoption import MARGIN
 from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at, state_folder
 from slotproxy.config import Settings
 from slotproxy.daemon import Daemon, build
@@ -34,6 +33,7 @@ from slotproxy.ending import Stopping, stopped
 from slotproxy.logs import log_to
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
+from swap.adoption import MARGIN
 from swap.hands import Wish
 from swap.ports import Fault
 from swap.process import ChildProcess

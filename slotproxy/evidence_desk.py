@@ -6,19 +6,17 @@ import asyncio
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from engines.spec import Engine, Pair, Require
-from slotproxy.adoption import MARGIN, version_of, written_since
 from slotproxy.config import Settings, SlotSettings
 from slotproxy.gate import Place, SlotGate
 from slotproxy.refusal import Refusal, named
+from swap.adoption import expect_read, version_of
 from swap.checks import Checker
 from swap.controller import Controller
 from swap.evidence import extra_of
 from swap.kept import image_gone, keep_proven
-from swap.known import Known
 from swap.ledger import FileLedger, key
 from swap.moves import Unit
 from swap.ports import Card, Evidence, Fault, Outcome, Subject
@@ -102,7 +100,10 @@ class EvidenceDesk:
             raise Refusal(
                 "; ".join(how.alarms), "nobody knows which bytes the engine has read; nothing was recorded", 3
             )
-        await self._expect_read(known, known.pair, subject)
+        try:
+            await expect_read(known.pair.label, subject, known.started_at)
+        except Fault as fault:
+            raise Refusal(fault.what, fault.mend, 3) from fault
         peak = Peak(self.card)
         await peak.look()
         answered = await self._probe(known.engine)
@@ -130,21 +131,6 @@ class EvidenceDesk:
         await keep_proven(self.controller.hands.runtimes, [evidence], pauses=())
         known.standing = await self.checker.standing_of(subject, known.pair.label)
         return {"code": 0, "text": f"{known.pair.label} is verified: it serves now ({time.monotonic() - began:.1f} s)"}
-
-    async def _expect_read(self, known: Known, pair: Pair, subject: Subject) -> None:
-        """Raises Refusal where a file isn't what the engine has read when it started."""
-        mend = (
-            f"swap to another engine, then `slotctl swap to-{pair.label} --trial` starts it with the files as they are"
-        )
-        try:
-            paths = [Path(file.path) for file in subject.files]
-            changed = await asyncio.to_thread(written_since, paths, known.started_at)
-        except (OSError, ValueError) as error:
-            raise Refusal(f"nobody can tell whether {pair.label} runs with these files: {error}", mend, 3) from error
-        if changed:
-            when = f"after {pair.label} was started at {known.started_at}, or less than {MARGIN:g} s before"
-            what = f"{', '.join(changed)} changed {when}"
-            raise Refusal(f"{what}: nobody knows that this is what it has read", mend, 3)
 
     async def _expect_same(self, unit: Unit, run: tuple[str, str], subject: Subject) -> None:
         """Raises Refusal unless what was hashed and asked is what serves still, in that very run."""

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 import structlog
 
 from engines.spec import Engine, Pair
+from swap.adoption import expect_read
 from swap.evidence import evidence_of
 from swap.handback import HandBack
 from swap.hands import Hands, Wish
@@ -287,10 +288,13 @@ class Controller:
 
     async def _write_evidence(self, record: Record) -> None:
         known, card = self.hands.known[record.unit], await self.hands.card.identity()
-        evidence = evidence_of(record, known, self.hands.warmed.get(record.unit), card)
+        warmed = self.hands.warmed.get(record.unit)
+        evidence = evidence_of(record, known, warmed, card)
         if evidence is None:
             return
         if record.served:
+            if warmed is not None and warmed.ready_in is None:  # somebody else has started it, with what files?
+                await expect_read(record.unit.label, evidence.subject, known.started_at)
             await self.hands.checker.expect_unchanged(known.engine, known.recipe, known.pair, evidence.subject)
         await asyncio.to_thread(self.ledger.record, evidence)
         if record.served:
@@ -302,6 +306,10 @@ class Controller:
             return
         try:
             await find_out(self.hands.checker, self.hands.known[unit], Reading(aside=True))
+            if self.hands.known[unit].subject is None:
+                self._log.warning(
+                    "its files changed since it was started: nobody knows what it has read", unit=unit.label
+                )
         except Fault as fault:
             self._log.warning("can't tell whether it is verified", unit=unit.label, why=str(fault))
         except Exception:

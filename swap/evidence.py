@@ -29,7 +29,7 @@ def evidence_of(record: Record, known: Known, warmed: Warmed | None, card: CardI
         how="trial" if record.order and record.order.trial else "swap",
         card=card,
         image=known.recipe.image,
-        ready_in=round(warmed.ready_in, 3) if served and warmed else None,
+        ready_in=round(warmed.ready_in, 3) if served and warmed and warmed.ready_in is not None else None,
         tokens=warmed.answered.tokens if served and warmed else None,
         tokens_per_second=warmed.answered.tokens_per_second if served and warmed else None,
         vram_peak=warmed.peak if served and warmed else None,

@@ -237,6 +237,8 @@ class Hands:
         engine = self.engines[verdict.engine]
         pair = engine.pairs[verdict.pair]
         unit = await unit_of(engine, pair, verdict.declared)
+        if unit == self.serving():  # nothing is started, and what it has read is known, or isn't
+            return unit
         known = self.known.setdefault(unit, Known(engine, pair, verdict.declared))
         known.recipe, known.stage = verdict.declared, stage and (engine.compose is not None or not engine.container)
         known.subject, known.standing = verdict.subject, verdict.standing
@@ -352,7 +354,7 @@ class Hands:
 
     async def _warm(self, effect: Warm, order: Order | None) -> Told:
         unit, known = effect.unit, self.known[effect.unit]
-        begun = self._started.pop(unit, _now())
+        begun = self._started.pop(unit, None)
         warming = Warming(unit.label, known, self._runtime(unit), self.card, self.readiness, begun)
         ended = await warming.until_ready(effect.n, self._trial_tokens(unit, order))
         if isinstance(ended, Failed):

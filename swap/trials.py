@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swap.adoption import may_have_read
 from swap.checks import Checker, Verdict
 from swap.findings import Refusal
 from swap.known import Known, unit_of
@@ -55,7 +56,8 @@ async def find_out(checker: Checker, known: Known, how: Reading) -> Standing:
     """What is recorded of what runs, by its files as they are now: hashed, if they changed. Raises Fault."""
     subject = await checker.subject_of(known.engine, known.recipe, known.pair, how)
     standing = await checker.standing_of(subject, known.pair.label if known.pair else "")
-    if known.subject in (None, subject):  # what it was checked with stays what its evidence is about
+    # What it was checked with stays what its evidence is about; what ran already may have read something else.
+    if known.subject == subject or (known.subject is None and await may_have_read(subject, known.started_at)):
         known.subject, known.standing = subject, standing
     return standing
 

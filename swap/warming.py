@@ -23,10 +23,11 @@ POLL = 0.1  # seconds between two looks while something is awaited
 class Warmed:
     """How a unit became ready, for its evidence. `answered`: the trial's completion where there was one.
 
-    `ready_in`: seconds from its start. `peak`: bytes of the card in use at most since then; None: nobody can tell.
+    `ready_in`: seconds from its start; None: it ran already, somebody else has started it. `peak`: bytes of the card in
+    use at most since then; None: nobody can tell.
     """
 
-    ready_in: float
+    ready_in: float | None
     answered: Answered
     peak: int | None
 
@@ -53,14 +54,14 @@ class Peak:
 
 @dataclass
 class Warming:
-    """One unit's way from its start to serving; `begun` is when it was started, by the loop's clock."""
+    """One unit's way from its start to serving; `begun` is when we started it, by the loop's clock."""
 
     label: str
     known: Known
     runtime: Runtime
     card: Card
     readiness: Readiness
-    begun: float
+    begun: float | None
     _peak: Peak = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +76,7 @@ class Warming:
             if sight is not None and not self.known.same_run(sight):
                 return Failed(n, await self._how(sight), passing=True, gone=True)
             if sight is not None and (answered := await self._answers()):
-                ready_in = _now() - self.begun
+                ready_in = None if self.begun is None else _now() - self.begun
                 if trial is not None:
                     proved = await self._generates(n, trial)
                     if isinstance(proved, Failed):

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from swap import adoption
 from swap.hashing import links
 from swap.moves import Code
 from swap.ports import Outcome
 from tests.simulated_time import in_simulated_time
-from tests.swap.world import FILES, World
+from tests.swap.world import FILES, World, until
 
 
 class Shelf:
@@ -157,3 +158,29 @@ def test_links_that_lead_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     assert len(links(tmp_path / "a")) == 40
+
+
+# ------------------------------------------------------------------------------------------------- started by others
+
+
+@in_simulated_time
+@pytest.mark.parametrize("changed", [False, True])
+async def test_what_was_started_by_hand_is_proven_only_with_files_older_than_its_start(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, changed: bool
+) -> None:
+    """It is warmed, never started by us: nobody has looked at its files before it read them."""
+    monkeypatch.setattr(adoption, "MARGIN", 0.0)
+    world.default = None
+    world.rebuild()
+    shelf = Shelf(world)
+    async with world.running(verified=()):
+        if changed:
+            world.when("ninfer look", shelf.other_bytes)  # it has read, and we are about to see that it is up
+        world.ninfer.run(world.ninfer.recipes["v2"])
+        await until(lambda: "ninfer:v2 was started by hand and isn't verified" in world.gate.state)
+        ended = await world.swap("ninfer:v2", trial=True)
+        assert ended.code == Code.SERVES
+        assert ("no evidence was written" in ended.text) is changed
+    assert "ninfer start [start]" not in world.happened
+    proof = [] if changed else [(Outcome.SERVED, None)]
+    assert [(one.outcome, one.ready_in) for one in world.ledger.evidence()] == proof

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -71,6 +73,23 @@ async def test_a_swap_to_what_serves_unverified_succeeds_and_says_so(world: Worl
         assert "it isn't verified" in ended.text
         assert (await world.swap("ninfer")).code == Code.REFUSED
     assert [line for line in world.happened if not line.startswith("gate")] == []
+
+
+@in_simulated_time
+async def test_what_runs_is_not_called_verified_for_files_that_came_after_its_start(world: World) -> None:
+    path = world.folder / "models" / FILES["v2"]
+    await world.verify("ninfer:v2")
+    verified = path.read_bytes()
+    write_artifact(path, 2, objects=7)
+    world.ninfer.run(world.ninfer.recipes["v2"])
+    await asyncio.to_thread(time.sleep, 0.05)  # times of files have a grain
+    path.write_bytes(verified)
+    async with world.running() as controller:
+        await until(lambda: any("nobody knows what it has read" in line["event"] for line in world.logs))
+        assert (await world.swap("ninfer:v2")).code == Code.SERVES
+        serving = controller.state.serving
+        assert serving is not None
+        assert world.hands.known[serving].verified is None
 
 
 @in_simulated_time

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotproxy.adoption import MARGIN
+from swap.adoption import MARGIN
 from tests.system.bed import DockerBed
 from tests.system.traps import REFUSED, SERVED, ask, box, compose, editor, move, pair, plan, said, served_by, swap
 

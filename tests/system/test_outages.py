@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotproxy.adoption import MARGIN
+from swap.adoption import MARGIN
 from tests.system.bed import DockerBed
 from tests.system.house import House
 from tests.system.traps import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slotproxy.adoption import MARGIN
+from swap.adoption import MARGIN
 from tests.system.bed import DockerBed
 from tests.system.house import LIMIT, House, Json
 from tests.system.tenants import Tenant

@@ -1,21 +1,44 @@
-"""What `slotctl pairs adopt` asks of the files of an engine that runs: are they still what it has read?"""
+"""What is asked of the files of an engine that somebody else has started: are they still what it has read?"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 from engines.spec import Engine, Pair
 from swap.artifacts import look_at
+from swap.findings import off_loop
 from swap.hashing import links
-from swap.ports import Recipe
+from swap.ports import Fault, Recipe, Subject
 
 SECOND = 1_000_000_000  # nanoseconds
 MARGIN = 1.0  # seconds by which files must be older than the start
 
 
-def written_since(paths: Iterable[Path], started_at: str) -> list[str]:
+async def expect_read(label: str, subject: Subject, started_at: str) -> None:
+    """Raises Fault where a file isn't what the engine has read when it was started at that time."""
+    mend = f"swap to another engine, then `slotctl swap to-{label} --trial` starts it with the files as they are"
+    try:
+        paths = [Path(file.path) for file in subject.files]
+        changed = await off_loop(lambda: written_since(paths, started_at))
+    except (OSError, ValueError) as error:
+        raise Fault(f"nobody can tell whether {label} runs with these files: {error}", mend) from error
+    if changed:
+        when = f"after {label} was started at {started_at}, or less than {MARGIN:g} s before"
+        raise Fault(f"{', '.join(changed)} changed {when}: nobody knows that this is what it has read", mend)
+
+
+async def may_have_read(subject: Subject, started_at: str) -> bool:
+    """For people's eyes: False where a file has changed since then."""
+    with contextlib.suppress(OSError, ValueError):
+        paths = [Path(file.path) for file in subject.files]
+        return not await off_loop(lambda: written_since(paths, started_at, margin=0.0))
+    return False
+
+
+def written_since(paths: Iterable[Path], started_at: str, *, margin: float | None = None) -> list[str]:
     """The files that changed, or came to bear their name, after the engine was started (ISO 8601): not what it read.
 
     The inode's own time (ctime) counts as well, since nobody can set it back. The start is told by Docker when the
@@ -23,7 +46,8 @@ def written_since(paths: Iterable[Path], started_at: str) -> list[str]:
     clock of one host, for we read its files; a clock that was set back in between can't be seen through.
     Raises ValueError where `started_at` is no time, OSError where a file is gone.
     """
-    started = (datetime.fromisoformat(started_at).timestamp() - MARGIN) * SECOND
+    margin = MARGIN if margin is None else margin
+    started = (datetime.fromisoformat(started_at).timestamp() - margin) * SECOND
     return [str(path) for path in paths if max(_times(path)) > started]
 
 
