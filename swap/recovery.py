@@ -106,9 +106,10 @@ class Recovery:
         if under_way is None:
             return await self._tidy()
         await self._alone()
-        await self._look()
         try:
-            mend = mend_of(under_way, await self._scene(under_way), self._name)
+            scene = await self._scene(under_way)
+            await self._look()  # now: waiting may have taken a while
+            mend = mend_of(under_way, scene, self._name)
             await self._carry_out(mend)
         except (CannotStage, DockerSaid) as fault:
             if fault.passing:
