@@ -10,6 +10,7 @@ import enum
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from slotproxy.units import format_duration, format_size
 from swap import source
 from swap.address import listener
 from swap.compose import compose_version
+from swap.creation import CreationFile
 from swap.findings import come_back
 from swap.policy import relaxed
 from swap.ports import Fault
@@ -34,6 +36,7 @@ from swap.sides import Row, Severity
 LOOKING = 60.0  # seconds that a check may take
 FIELDS = 3  # fields that a finding names; `slotctl drift` names all
 JUDGING = 300.0  # seconds that one pair may take: its files may have to be hashed
+LONG = 600.0  # seconds that no change of a container takes
 LITTLE = 256 * MiB  # free room in the state folder that is worth a word: a ledger and a journal need far less
 
 _TOLD_ELSEWHERE = (Severity.BLOCKS, Severity.COSMETIC)
@@ -159,6 +162,8 @@ class Doctor:
         if words := relaxed(engine):
             mend = f"`slotctl pairs` shows what is verified; then leave engines.{engine.name}.require out"
             yield Finding(engine.name, words.removeprefix(f"{engine.name}: "), mend, Weight.WARNING)
+        if (finding := await asyncio.to_thread(_left_behind, engine.name, self.desk.settings.state)) is not None:
+            yield finding
         sight = await self.desk.controller.hands.runtimes[engine.name].look()
         if sight.recipe is not None and sight.recipe.restart not in ("no", ""):
             what = come_back(f"the container {engine.container} has", sight.recipe.restart)
@@ -193,6 +198,16 @@ class Doctor:
                 yield Finding(
                     pair.label, what, f"`slotctl drift {engine.name}` shows what would mend it", Weight.WARNING
                 )
+
+
+def _left_behind(engine: str, state: Path) -> Finding | None:
+    """What staging has begun, and nobody has ended or mended."""
+    creation = CreationFile.of(engine, state)
+    began = creation.begun_at()
+    if began is None or time.time() - began < LONG:
+        return None
+    what = f"a staging was interrupted, and what it left isn't mended: {creation.begun} is still there"
+    return Finding(engine, what, "slotproxy tries again when it starts, and its log says what is in the way")
 
 
 async def _all_of(where: str, check: Check, limit: float) -> list[Finding]:

@@ -50,7 +50,7 @@ class DockerContainer:
         self._staging: Staging | None = None
         if engine.compose is not None:
             self._compose = ComposeProject(engine.compose.file, engine.compose.service, docker.address)
-            creation = CreationFile(state / f"creation-{engine.name}.json")
+            creation = CreationFile.of(engine.name, state)
             self._staging = Staging(engine, docker, self._compose, creation, look=self.look, ours=self._ours)
         self._changing = asyncio.Lock()
         self._id = ""  # of the container that we last saw under our name

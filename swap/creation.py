@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from swap.journal import replace_file, sync_folder
 from swap.ports import CannotStage, Recipe
@@ -58,6 +58,11 @@ class CreationFile:
     Calls touch the disk: make them off the event loop.
     """
 
+    @classmethod
+    def of(cls, engine: str, state: Path) -> Self:
+        """The engine's, in the state folder."""
+        return cls(state / f"creation-{engine}.json")
+
     def __init__(self, path: Path) -> None:
         self._replaced, self.begun = path, path.with_name(path.name + ".staging")
         self._lock = path.with_name(path.name + ".lock")
@@ -75,6 +80,13 @@ class CreationFile:
                 f"the old container's creation can't be kept in {self._replaced.parent}: {error.strerror}",
                 "make room or make the folder writable",
             ) from error
+
+    def begun_at(self) -> float | None:
+        """When the change under way began, in Unix time. None: there is none, as far as can be told."""
+        try:
+            return self.begun.stat().st_mtime
+        except OSError:
+            return None
 
     def succeed(self) -> None:
         """The replacement is in place. Raises CannotStage."""

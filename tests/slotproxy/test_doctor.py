@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from engines.spec import Require, Source
 from slotproxy import config, doctor
 from slotproxy.config import ConfigError, Settings
 from slotproxy.doctor import Doctor, Finding, Weight, once
+from swap.creation import CreationFile
 from swap.ports import CannotStage, CardUnknown, Fault, Foreign, Unreachable
 from tests.slotproxy.office import Office
 from tests.swap.repositories import commit, head, needs_git, repository
@@ -158,6 +160,19 @@ async def test_the_one_that_serves_may_listen_at_its_address(office: Office) -> 
 async def test_a_disk_that_is_nearly_full_is_told_before_it_is(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LITTLE", 2**80)
     assert (await only(office))["what"].startswith(f"the disk of the state folder {office.folder}/state has ")
+
+
+async def test_what_an_interrupted_staging_left_is_told_once_no_staging_can_be_under_way_any_more(
+    office: Office,
+) -> None:
+    creation = CreationFile.of("ninfer", office.desk.settings.state)
+    async with office.serving():
+        await asyncio.to_thread(creation.begin, None)
+        assert (await examined(office))["findings"] == []
+    os.utime(creation.begun, (0, 0))
+    finding = await only(office)
+    assert (finding["severity"], finding["where"]) == ("problem", "ninfer")
+    assert str(creation.begun) in finding["what"]
 
 
 async def test_a_configuration_that_is_broken_now_is_told(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
