@@ -148,11 +148,11 @@ def shown_words(words: Sequence[str], start: int, end: int) -> str:
 def _word(words: Sequence[str], position: int) -> str:
     """A word of a command line as it may be shown: the value of a secret flag, given either way, is hidden."""
     word, before = words[position], words[position - 1] if position else ""
+    if before.startswith("-") and "=" not in before and looks_secret(before) and not word.startswith("-"):
+        return HIDDEN
     name, equals, _ = word.partition("=")
     if equals and looks_secret(name):
         return f"{name}={HIDDEN}"
-    if before.startswith("-") and "=" not in before and looks_secret(before) and not word.startswith("-"):
-        return HIDDEN
     return word if word and " " not in word else repr(word)
 
 

@@ -33,7 +33,7 @@ def mask_env(env: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """The command line with the values of `--api-key X`, `--hf-token=X` and their like replaced by their sha256."""
+    """The command line with the values of `--api-key X`, `--hf-token=X`, `API_KEY=X` replaced by their sha256."""
     return tuple(_masked_word(before, word) for before, word in zip(("", *argv), argv, strict=False))
 
 
@@ -46,11 +46,11 @@ def mask_recipe(recipe: Recipe) -> Recipe:
 
 
 def _masked_word(before: str, word: str) -> str:
-    name, equals, value = word.partition("=")
-    if equals and name.startswith("-") and looks_secret(name):
-        return f"{name}={_masked(value)}"
     follows_secret = before.startswith("-") and "=" not in before and looks_secret(before)
-    return _masked(word) if follows_secret and not word.startswith("-") else word
+    if follows_secret and not word.startswith("-"):
+        return _masked(word)
+    name, equals, value = word.partition("=")
+    return f"{name}={_masked(value)}" if equals and looks_secret(name) else word
 
 
 def _masked(value: str) -> str:

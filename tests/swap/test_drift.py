@@ -155,6 +155,11 @@ def test_a_secret_on_the_command_line_is_hidden_too(style: str) -> None:
     assert "hunter" not in f"{secret}"
 
 
+def test_a_secret_that_looks_like_a_name_and_a_value_is_hidden_whole() -> None:
+    one, other = (replace(RECIPE, command=("serve", "--api-key", f"aKEY{n}==")) for n in "12")
+    assert "aKEY" not in f"{differences(one, other)}"
+
+
 @pytest.mark.parametrize(
     ("name", "secret"),
     [("API_KEY", True), ("HF_TOKEN", True), ("db_password", True), ("--draft-tokens", False), ("MAX_TOKENS", False)],

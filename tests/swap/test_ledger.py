@@ -173,8 +173,35 @@ def test_secrets_are_hashed_and_still_tell_pairs_apart(path: Path) -> None:
     assert key(subject) != key(replace(subject, env=(("API_KEY", "hunter4"), *env[1:])))
 
 
+@pytest.mark.parametrize(
+    ("argv", "masked"),
+    [
+        (("env", "API_KEY=hunter2", "serve"), (1, "API_KEY=")),
+        (("serve", "hf_token=hunter2"), (1, "hf_token=")),
+        (("serve", "--api-key", "aKEY/hunter2=="), (2, "")),  # its own = and KEY make no name of it
+    ],
+)
+def test_a_secret_is_hashed_whichever_way_a_word_gives_it(
+    path: Path, argv: tuple[str, ...], masked: tuple[int, str]
+) -> None:
+    subject, (at, name) = replace(SUBJECT, argv=argv), masked
+    FileLedger(path).record(served(subject))
+    assert "hunter2" not in path.read_text()
+    value = hashlib.sha256(argv[at].removeprefix(name).encode()).hexdigest()
+    assert mask_argv(argv) == (*argv[:at], f"{name}sha256:{value}", *argv[at + 1 :])
+    assert mask_argv(mask_argv(argv)) == mask_argv(argv)
+    assert verified(FileLedger(path), subject, REAL) is not None
+    other = tuple(word.replace("hunter2", "hunter3") for word in argv)
+    assert verified(FileLedger(path), replace(subject, argv=other), REAL) is None
+
+
+def test_a_number_of_tokens_and_a_word_without_a_secret_name_stay_as_they_are() -> None:
+    argv = ("env", "MAX_TOKENS=3", "serve", "--draft-tokens=3", "model=m", "--tokens", "a=b")
+    assert mask_argv(argv) == argv
+
+
 def test_a_subject_masked_before_is_the_same_pair(path: Path) -> None:
-    plain = replace(SUBJECT, env=(("API_KEY", "hunter2"),), argv=("serve", "--api-key", "x"))
+    plain = replace(SUBJECT, env=(("API_KEY", "hunter2"),), argv=("env", "HF_TOKEN=y", "serve", "--api-key", "x"))
     masked = replace(plain, env=mask_env(plain.env), argv=mask_argv(plain.argv))
     assert mask_env(masked.env) == masked.env
     assert key(masked) == key(plain)
