@@ -47,8 +47,8 @@ class LedgerDesk:
     async def log(self, engine: str | None, pair: str | None) -> Json:
         """Oldest first. What was recorded of pairs that the configuration doesn't have any more is there, too."""
         chain = await asyncio.to_thread(self._ledger.reread)
-        written = [entry.what for entry in chain.entries]
-        lost = [Entry(0, one, counts=False) for one in chain.evidence if one not in written]
+        written = {id(entry.what) for entry in chain.entries}
+        lost = [Entry(0, one, counts=False) for one in chain.evidence if id(one) not in written]
         entries = [one for one in (*chain.entries, *lost) if _is_of(one, engine, pair)]
         if engine is not None and not entries:
             named(self.about.settings, engine, pair)

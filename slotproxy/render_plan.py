@@ -29,7 +29,10 @@ def _verified(answer: Answer) -> str:
         return f"verified {moment(verified.get('when'))} by {verified.get('how')}"
     if before := answer.get("before"):
         return f"not verified as it is now; it was on {moment(before.get('when'))} by {before.get('how')}"
-    return "not verified: it never ran here" if answer.get("judged") else "evidence unknown"
+    if not answer.get("judged"):
+        return "evidence unknown"
+    proof = str(answer.get("proof") or "not verified")
+    return f"{proof}: it never ran here" if proof == "not verified" else proof
 
 
 def _would_run(run: Answer) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from swap.ports import Evidence, Fault, Outcome, Runtime
-from swap.standing import standing
+from swap.standing import by_subject, standing
 
 REPOSITORY = "slotproxy-kept"
 KEEP_LIMIT = 30.0  # seconds for one image
@@ -42,11 +42,11 @@ def kept_name(engine: str, image_id: str) -> str:
 
 def proven(evidence: Sequence[Evidence]) -> list[Evidence]:
     """For each subject that has served, on whatever card, the newest line that nobody has revoked; newest first."""
-    newest: dict[str, Evidence] = {}
+    about, newest = by_subject(evidence), dict[str, Evidence]()
     for one in reversed(evidence):
         if one.outcome is Outcome.SERVED:
             newest.setdefault(one.key, one)
-    return [one for one in newest.values() if standing(evidence, one.subject, "", one.card).served is not None]
+    return [one for one in newest.values() if standing(about[one.key], one.subject, "", one.card).served is not None]
 
 
 async def keep_proven(

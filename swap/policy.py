@@ -39,7 +39,10 @@ def refusal(label: str, known: Standing, require: Require, *, strict: bool) -> R
     mend = f"`slotctl swap to-{label} --trial` runs it, and its success is the evidence"
     if require is Require.ATTESTED:
         mend += f"; or give your word: `slotctl pairs attest {label} --reason …`"
-    return Refusal(f"{label} {_unproven(known, require)}", mend)
+    what = _unproven(known, require)
+    if known.lifted is not None and known.attested is not None:
+        what += f"; attested since, on {known.attested.when}, which doesn't count here (require: {require.value})"
+    return Refusal(f"{label} {what}", mend)
 
 
 def warnings(label: str, known: Standing, require: Require, *, strict: bool) -> Iterator[str]:
@@ -78,8 +81,8 @@ def _counted(known: Standing, *, strict: bool) -> Standing:
 
 def _unproven(known: Standing, require: Require) -> str:
     """What is missing."""
-    if known.revoked is not None:
-        return f"was revoked on {known.revoked.when}: {known.revoked.reason}"
+    if (revoked := known.revoked or known.lifted) is not None:
+        return f"was revoked on {revoked.when}: {revoked.reason or 'no reason given'}"
     tried = f" (tried on {known.failure.when}: {known.failure.reason or 'failed'})" if known.failure else ""
     if known.changed:
         assert known.before is not None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engines.spec import Require
 from swap.ports import CardIdentity, Evidence, FileDigest, Outcome, Subject
@@ -38,6 +38,7 @@ class Standing:
     attested: Evidence | None = None
     revoked: Evidence | None = None
     failure: Evidence | None = None  # the last, whatever came after it
+    lifted: Evidence | None = None  # a revocation that the operator's word took back, and no success yet
     before: Evidence | None = None  # where nothing verifies it: what its name was verified as
     changed: tuple[str, ...] = ()  # how it differs from that
     doubts: tuple[str, ...] = ()  # the GPU or driver isn't that of the evidence
@@ -69,14 +70,14 @@ def standing(evidence: Iterable[Evidence], subject: Subject, label: str, card: C
     """`evidence` oldest first, `label` the pair's name now. Without a card any real card's evidence counts."""
     lines = [one for one in evidence if _same_kind(one.card, card) or one.outcome is Outcome.REVOKED]
     wanted = key(subject)
-    served, attested, revoked, failure = _told([one for one in lines if one.key == wanted])
+    served, known = _told(one for one in lines if one.key == wanted)
     best = max(reversed(served), key=lambda one: _nearness(one, card), default=None)
-    if best is not None or revoked is not None:
+    if best is not None or known.revoked is not None:
         doubts = tuple(_doubts(best, card)) if best is not None and card is not None else ()
-        return Standing(best, attested, revoked, failure, doubts=doubts)
+        return replace(known, served=best, doubts=doubts)
     before = _verified_as(label, lines)
     changed = tuple(subject_differences(before.subject, subject)) if before is not None else ()
-    return Standing(None, attested, None, failure, before, changed)
+    return replace(known, before=before, changed=changed)
 
 
 def verified_as(evidence: Iterable[Evidence], label: str, card: CardIdentity | None) -> Evidence | None:
@@ -90,9 +91,17 @@ def standing_revocations(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
     for one in evidence:
         about.setdefault((one.key, one.card.simulated), []).append(one)
     for lines in about.values():
-        revoked = _told(lines)[2]
+        revoked = _told(lines)[1].revoked
         if revoked is not None:
             yield revoked
+
+
+def by_subject(evidence: Iterable[Evidence]) -> dict[str, list[Evidence]]:
+    """The lines about each subject, in their order, by its key: a ledger has many lines, and few subjects."""
+    about: dict[str, list[Evidence]] = {}
+    for one in evidence:
+        about.setdefault(one.key, []).append(one)
+    return about
 
 
 def subject_differences(was: Subject, now: Subject) -> Iterator[str]:
@@ -118,33 +127,33 @@ def subject_differences(was: Subject, now: Subject) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------- the lines
 
 
-def _told(about: list[Evidence]) -> tuple[list[Evidence], Evidence | None, Evidence | None, Evidence | None]:
-    """What the lines about one subject come to, in their order: served, attested, revoked, last failure."""
+def _told(about: Iterable[Evidence]) -> tuple[list[Evidence], Standing]:
+    """What the lines about one subject come to, in their order: all that verify it, and the rest."""
     served: list[Evidence] = []
     attested: Evidence | None = None
     revoked: Evidence | None = None
+    lifted: Evidence | None = None
     failure: Evidence | None = None
     for one in about:
         match one.outcome:
             case Outcome.SERVED if revoked is None or one.how in DELIBERATE:
-                served, revoked = [*served, one], None
+                served.append(one)
+                revoked = lifted = None
             case Outcome.SERVED:
                 pass  # an order that was under way when it was revoked
             case Outcome.ATTESTED:
-                attested, revoked = one, None
+                attested, lifted, revoked = one, revoked or lifted, None
             case Outcome.REVOKED:
-                served, attested, revoked = [], None, one
+                served, attested, lifted, revoked = [], None, None, one
             case Outcome.FAILED:
                 failure = one
-    return served, attested, revoked, failure
+    return served, Standing(attested=attested, revoked=revoked, failure=failure, lifted=lifted)
 
 
 def _verified_as(label: str, lines: list[Evidence]) -> Evidence | None:
     """The newest line of this name that still verifies its subject, whatever that subject was called since."""
-    for one in reversed(lines):
-        if one.pair == label and one in _told([other for other in lines if other.key == one.key])[0]:
-            return one
-    return None
+    verifying = {id(one) for about in by_subject(lines).values() for one in _told(about)[0]}
+    return next((one for one in reversed(lines) if one.pair == label and id(one) in verifying), None)
 
 
 def _same_kind(made_on: CardIdentity, card: CardIdentity | None) -> bool:

@@ -20,6 +20,8 @@ def test_a_plan_says_of_a_container_only_what_was_seen() -> None:
 def test_a_plan_says_that_a_pair_never_ran_only_where_its_files_were_judged() -> None:
     assert render_plan.plan(NOTHING | {"judged": True})[0].endswith("ninfer:v2, not verified: it never ran here")
     assert render_plan.plan(NOTHING | {"judged": False})[0].endswith("ninfer:v2, evidence unknown")
+    for proof in ("revoked 2026-01-02: garbles tools", "attested only, not verified"):
+        assert render_plan.plan(NOTHING | {"judged": True, "proof": proof})[0].endswith(f"ninfer:v2, {proof}")
 
 
 def test_pairs_says_which_images_that_served_are_gone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -37,6 +38,19 @@ def test_only_what_served_and_isnt_revoked_is_proven_the_newest_first() -> None:
     assert [one.subject.image_id for one in proven(revoked)] == [OLD]
     assert [one.subject.image_id for one in proven(book(*revoked, line(NEW)))] == [NEW, OLD]
     assert len(proven(book(replace(line(OLD), card=SIMULATED)))) == 1
+
+
+def test_the_ledger_is_walked_once_however_many_subjects_it_has() -> None:
+    class Walked(tuple[Evidence, ...]):
+        times = 0
+
+        def __iter__(self) -> Iterator[Evidence]:
+            Walked.times += 1
+            return super().__iter__()
+
+    lines = Walked(book(*(line(f"sha256:{n}") for n in range(9))))
+    assert len(proven(lines)) == 9
+    assert Walked.times == 1
 
 
 @pytest.fixture

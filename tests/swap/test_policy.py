@@ -95,6 +95,23 @@ async def test_what_is_missing_is_said_with_what_is_required(box: Box) -> None:
     assert "ninfer:v3 was revoked on 2026-01-02T03:04:05Z: garbles tools" in only((await box.judge("v3")).refusals)
 
 
+async def test_an_attestation_after_a_revocation_is_said_with_it_where_it_doesnt_count(box: Box) -> None:
+    await box.record("v3")
+    await box.record("v3", Outcome.REVOKED, reason="garbles tools")
+    await box.record("v3", Outcome.ATTESTED, reason="it was the client")
+    told = only((await box.judge("v3")).refusals)
+    assert "ninfer:v3 was revoked on 2026-01-02T03:04:05Z: garbles tools; attested since, on 2026-01-02" in told
+    assert "which doesn't count here (require: verified)" in told
+    assert "never ran" not in told
+    require(box, "attested")
+    (warning,) = (await box.judge("v3")).warnings
+    assert "ninfer:v3 was revoked on 2026-01-02T03:04:05Z: garbles tools; it is allowed by" in warning
+    await box.record("v3")
+    assert (await box.judge("v3")).warnings == ()
+    await box.record("v3", Outcome.REVOKED, reason="again")
+    assert "was revoked on 2026-01-02T03:04:05Z: again" in only((await box.judge("v3")).refusals)
+
+
 def test_what_is_relaxed_is_said_in_so_many_words_and_the_rule_itself_is_not(box: Box) -> None:
     words = [policy.relaxed(replace(box.engine, require=one)) for one in Require]
     assert words == [
