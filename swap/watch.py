@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from swap.adoption import may_have_read
 from swap.hands import Hands
 from swap.moves import Died, Event, Glance, PutBack, Stage, Start, Stop, Unit, Up, Warm
 from swap.ports import Change, Fault, Foreign, Ledger, Runtime, RuntimeEvent, Sight
@@ -175,6 +176,9 @@ class Watch:
         known = self.hands.known[unit]
         try:
             subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
+            if not await may_have_read(subject, known.started_at):
+                self._log.warning("its files changed since it was started", unit=unit.label)
+                return False
             await self.hands.card.identity()  # nobody knows whose evidence counts on a card that can't be asked
             standing = await self.hands.checker.standing_of(subject, unit.label)
             return self.hands.checker.accepts(known.engine, standing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -10,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from engines.ninfer.sample import write_artifact
 from engines.spec import Engine
 from swap.moves import Code
 from swap.ports import CardUnknown, Foreign, Sight, Status, Subject, Unreachable
 from swap.watch import LOOK_EVERY, PAUSE, TOLD_WITHIN
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour, FakeLedger
-from tests.swap.world import World, end_of, now, until
+from tests.swap.world import FILES, World, end_of, now, until
 
 # ------------------------------------------------------------------------------------------------- the holder dies
 
@@ -232,6 +234,27 @@ async def test_an_unverified_engine_that_comes_up_alone_in_the_dark_is_refused_a
         assert (await world.swap("strata")).code == Code.SERVES  # it is remembered as being in the way
         assert world.up == {"strata"}
     assert world.happened.index("ninfer stop [stop]") < world.happened.index("strata start [start]")
+
+
+@in_simulated_time
+async def test_what_comes_up_alone_is_not_taken_for_verified_files_that_came_after_its_start(world: World) -> None:
+    path = world.folder / "models" / FILES["v2"]
+    world.default = None
+    world.rebuild()
+    await world.verify("ninfer:v2")
+    verified = path.read_bytes()
+
+    def put_back() -> None:
+        time.sleep(0.05)  # times of files have a grain
+        path.write_bytes(verified)
+
+    async with world.running(verified=()):
+        write_artifact(path, 2, objects=7)
+        world.when("ninfer look", put_back)
+        world.ninfer.start_by_hand()
+        await until(lambda: world.gate.state == "refusing: ninfer:v2 was started by hand and isn't verified")
+        await asyncio.sleep(60)
+        assert world.gate.state == "refusing: ninfer:v2 was started by hand and isn't verified"
 
 
 @in_simulated_time
