@@ -323,23 +323,21 @@ class Controller:
             self._hand_back(order, back, wish)
             return
         serving = self.state.serving.label if self.state.serving else None
-        if self._back.goes(order):
-            code, text = self._back.ended(order, code, serving, why)
-        else:
-            added = "; ".join(filter(None, (unwritten, note)))
-            text = truth(code, serving, why) + (f"; {added}" if added else self._beside(code, wish))
+        added = "; ".join(filter(None, (unwritten, note)))
+        alone = code, truth(code, serving, why) + (f"; {added}" if added else self._beside(code, wish))
+        both = self._back.ended(order, code, serving, why) if self._back.goes(order) else alone
         for ticket in [t for t in self._tickets if t.order.id == order.id]:
-            elapsed = time.monotonic() - ticket.since
-            ticket.news.put_nowait(Ended(int(code), text, serving, elapsed))
+            truly, text = both if ticket.tried else alone  # who has joined the way back has tried nothing
+            ticket.news.put_nowait(Ended(int(truly), text, serving, time.monotonic() - ticket.since))
             self._tickets.remove(ticket)
-        self._log.info("order ended", target=f"{order.engine}:{order.pair}", code=int(code), why=why)
+        self._log.info("order ended", target=f"{order.engine}:{order.pair}", code=int(both[0]), why=why)
 
     def _hand_back(self, trial: Order, back: Order, wish: Wish) -> None:
         """The trial has ended well: whoever waits for it waits for the way back, which is next."""
         self.hands.wishes[back.id] = Wish(stage=wish.stage, drain=wish.drain)
         for ticket in self._tickets:
             if ticket.order.id == trial.id:
-                ticket.order = back
+                ticket.order, ticket.tried = back, True
                 ticket.tell(Progress(phase(self.state), self._back.news(back), time.monotonic() - ticket.since))
         self._log.info("trial ended", target=f"{trial.engine}:{trial.pair}", news=self._back.news(back))
 

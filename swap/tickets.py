@@ -37,6 +37,7 @@ class Ticket:
     since: float = field(default_factory=time.monotonic)
     news: asyncio.Queue[Progress | Ended] = field(default_factory=asyncio.Queue)
     told: tuple[str, str] = ("", "")
+    tried: bool = False  # it waits for the way back of a trial that it has waited for
 
     def tell(self, progress: Progress) -> None:
         """What it wasn't told just before."""

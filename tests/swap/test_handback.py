@@ -247,9 +247,25 @@ async def test_who_joins_a_trial_or_the_way_back_follows_it_to_the_end(world: Wo
         await on_the_way_back(world)
         third = world.order("strata:current")
         world.strata.let_go("start")
-        for ticket in (first, second, third):
+        for ticket in (first, second):
             ended = await end_of(ticket)
             assert (ended.code, ended.text) == (Code.SERVES, "ninfer:v3 is verified; strata:current serves again")
+        ended = await end_of(third)
+        assert (ended.code, ended.text) == (Code.SERVES, "strata:current serves")
+
+
+@in_simulated_time
+async def test_who_has_joined_the_way_back_is_told_nothing_but_whether_that_serves(world: World) -> None:
+    """The trial has failed, for it left no evidence; that isn't what this one has asked for."""
+    async with world.serving("strata:current"):
+        world.ledger.full = Fault("no space left", "make room")
+        world.strata.hang("start")
+        first = ordered(world)
+        await on_the_way_back(world)
+        second = world.order("strata:current")
+        world.strata.let_go("start")
+        assert (await end_of(second)).code == Code.SERVES
+        assert (await end_of(first)).code == Code.RESTORED
 
 
 @in_simulated_time
