@@ -44,6 +44,7 @@ from swap.moves import (
 from swap.ports import (
     Card,
     Fault,
+    Foreign,
     Gate,
     Journal,
     Recipe,
@@ -294,10 +295,9 @@ class Hands:
     async def _stop(self, effect: Stop) -> Told:
         runtime, known = self._runtime(effect.unit), self.known[effect.unit]
         try:
-            sight = await runtime.look()
-            if not sight.running:
+            if (there := await self._running_as(effect.unit)) is None:
                 return Done(effect.n)
-            ended = await runtime.stop(sight.id, known.engine.stop_grace)
+            ended = await runtime.stop(there, known.engine.stop_grace)
         except Unfinished as fault:
             self._calls[effect.unit] = fault.ended
             return Overdue(effect.n)
@@ -306,6 +306,14 @@ class Hands:
         if ended.forced:
             self.say(f"{effect.unit.label} had to be killed after {known.engine.stop_grace:g} s")
         return Done(effect.n)
+
+    async def _running_as(self, unit: Unit) -> str | None:
+        """Whose name a foreign container has taken is stopped by its own id, if it still runs under another name."""
+        try:
+            sight = await self._runtime(unit).look()
+        except Foreign:
+            return self.known[unit].id
+        return sight.id if sight.running else None
 
     async def _free(self, effect: Free) -> Told:
         """Twice in a row the need must be free: an absolute condition, never "it went down by"."""

@@ -15,6 +15,7 @@ from engines.ninfer.sample import write_artifact
 from engines.spec import Engine
 from swap.moves import Code
 from swap.ports import CardUnknown, Foreign, Sight, Status, Subject, Unreachable
+from swap.state import phase
 from swap.watch import LOOK_EVERY, PAUSE, TOLD_WITHIN
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour, FakeLedger
@@ -419,3 +420,20 @@ async def test_a_holder_whose_name_a_foreign_container_took_gets_no_more_request
         await until(lambda: world.gate.state.startswith("refusing"))
         assert "strata-1 was made by project other" in world.gate.state
     assert [line for line in world.happened if not line.startswith("gate")] == []
+
+
+@in_simulated_time
+async def test_a_name_that_a_foreign_container_takes_while_it_warms_costs_the_swap_and_not_the_fallback(
+    world: World,
+) -> None:
+    """What we have started is stopped by its id, whatever it is called now."""
+    async with world.serving() as controller:
+        world.readiness.never.add("ninfer:v3")
+        ticket = world.order("ninfer:v3", trial=True)
+        await until(lambda: phase(controller.state) == "warming")
+        world.ninfer.fail("look", Foreign("ninfer-1 was made by project other", "rename it"), times=1000)
+        ended = await end_of(ticket)
+        assert (ended.code, ended.serving) == (Code.RESTORED, "strata:current")
+        assert "ninfer-1 was made by project other" in ended.text
+        assert world.happened.count("ninfer stop [stop]") == 1
+        assert world.up == {"strata"}
