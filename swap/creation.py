@@ -120,7 +120,7 @@ class CreationFile:
                 raise
         except BlockingIOError as error:
             what = "a docker compose that staging began before is still at work"
-            raise CannotStage(what, "wait for it, or end it", passing=True) from error
+            raise CannotStage(what, f"wait for it, or end it: `fuser {self._lock}` names it", passing=True) from error
         except OSError as error:
             raise CannotStage(f"{self._lock} can't be had: {error.strerror}", "make its folder writable") from error
         return held

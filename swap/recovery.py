@@ -6,7 +6,8 @@ Docker shows (`mend_of`, pure) and carries it out. Each step can be cut off in t
 
 Compose makes the new container under the name `<12 digits of the old id>_NAME`, removes the old one, and renames the
 new one. We make one again under `NAME.slotproxy`, remove what is in its place, and rename it. A container that runs, or
-has run, is never touched, but for one that failed and is being replaced by the one that was there before.
+has run, is never touched, but for one that failed and is being replaced by the one that was there before. A compose
+that has outlived the daemon that began it is waited for: it holds a file that it has inherited (`CreationFile.hold`).
 """
 
 from __future__ import annotations
