@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import structlog
+
 from engines.spec import Engine, Pair
 from swap import kept
 from swap.compose import ComposeProject
@@ -51,7 +53,7 @@ class Staging:
     async def stage(self, pair: Pair, declared: Recipe) -> Sight:
         """Does nothing where the container is as declared already. Raises CannotStage, the old one in place."""
         before = await self._stopped()
-        if await self._recovery.recover():
+        if await self._mended():
             before = await self._stopped()
         if before.recipe is not None and not differences(declared, before.recipe):
             return before
@@ -73,7 +75,7 @@ class Staging:
         """
         now = await self._stopped()
         try:
-            if await self._recovery.recover():
+            if await self._mended():
                 now = await self._stopped()
         except CannotStage as fault:  # that must not keep back what is there already
             if fault.passing or now.recipe is None or differences(wanted, now.recipe):
@@ -87,6 +89,14 @@ class Staging:
             what = f"container {self.name} isn't the one that is wanted back: {otherwise(wanted, now.recipe)}"
             raise CannotStage(f"{what}; and staging has kept none that is", "recreate it by hand")
         return await self._remaking.put_back(kept[found - 1], now.id) if found else now
+
+    async def _mended(self) -> bool:
+        """Whether there was something to mend; what was done is logged, as it is at start."""
+        done = await self._recovery.recover()
+        if done:
+            log = structlog.get_logger("slotproxy.swap")
+            log.warning("what an interrupted staging left was mended", engine=self.engine.name, done=done)
+        return bool(done)
 
     async def _stopped(self) -> Sight:
         sight = await self._look()

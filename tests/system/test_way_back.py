@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from engines.spec import ComposeService
 from swap import recovery
@@ -320,6 +321,15 @@ async def test_what_compose_had_begun_beside_or_in_place_of_the_old_one_goes_and
     assert await workshop.open().recover()
     assert await workshop.inspect(workshop.name) == old
     assert len(await workshop.docker.of_service(workshop.project, "engine")) == 1
+
+
+async def test_what_the_next_staging_mends_first_is_logged_too(workshop: Workshop) -> None:
+    await workshop.open().stage(workshop.pair())
+    await cut_off(workshop, await workshop.inspect(workshop.name))
+    with capture_logs() as logs:
+        await workshop.open().stage(workshop.pair())
+    (said,) = [line["done"] for line in logs if "was mended" in line["event"]]
+    assert said == f"{workshop.name} was made again as it was before an interrupted staging"
 
 
 async def test_only_a_draft_of_ours_that_never_ran_is_removed(workshop: Workshop) -> None:
