@@ -21,6 +21,7 @@ from slotproxy.refusal import Refusal, named
 from swap import source
 from swap.checks import Checker, Verdict
 from swap.controller import Controller
+from swap.drift import shown_line
 from swap.hands import Wish
 from swap.known import Known
 from swap.ledger import FileLedger
@@ -265,7 +266,7 @@ def _plan(verdict: Verdict) -> Json:
         run = {
             "image": declared.image,
             "image_id": declared.image_id,
-            "argv": list(declared.argv),
+            "argv": shown_line(declared.argv),
             "artifacts": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in files],
         }
     return {

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
+from swap.drift import shown_line
 from swap.ports import Fault
 
 LIMIT = 5.0  # seconds; a process stuck in the kernel can make its /proc entries hang
@@ -121,7 +122,7 @@ def _descriptors(folder: Path) -> Iterator[str]:
 
 
 def _command(folder: Path) -> str:
-    words = _read(folder / "cmdline").replace("\0", " ").strip() or _read(folder / "comm").strip()
+    words = " ".join(shown_line(_read(folder / "cmdline").split("\0"))).strip() or _read(folder / "comm").strip()
     return words[:COMMAND_LENGTH]
 
 

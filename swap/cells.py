@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from swap.drift import ABSENT, HIDDEN, HIDDEN_OTHER, looks_secret, mount_text, shown_words
+from swap.drift import ABSENT, HIDDEN, HIDDEN_OTHER, looks_secret, mount_text, shown_words, without_secrets
 from swap.ports import Recipe
 
 COMPOSE_HASH = "other settings (compose hash)"
@@ -69,8 +69,7 @@ def _cells(recipe: Recipe) -> Iterator[Told]:
     yield from _words("entry point", recipe.entrypoint)
     yield from _words("command", recipe.command)
     for name, value in recipe.env:
-        hidden = looks_secret(name)
-        yield f"environment {name}", "", True, Cell(value, repr(value), value, hidden)
+        yield f"environment {name}", "", True, _valued(name, value)
     yield _plain("working directory", recipe.working_dir, pair=True)
     yield _plain("user", recipe.user, pair=True)
     for mount in recipe.mounts:
@@ -79,17 +78,23 @@ def _cells(recipe: Recipe) -> Iterator[Told]:
     yield _plain("devices", ", ".join(recipe.devices), pair=True)
     yield from _ports(recipe.ports)
     yield _plain("networks", ", ".join(recipe.networks), pair=False)
-    yield _plain("healthcheck", recipe.healthcheck, pair=False)
+    check = without_secrets(recipe.healthcheck)
+    yield "healthcheck", "", False, Cell(recipe.healthcheck, check or ABSENT, recipe.healthcheck, HIDDEN in check)
     yield _plain(RESTART, recipe.restart or "no", pair=False)
     yield _plain("stop grace", "" if recipe.stop_grace is None else f"{recipe.stop_grace:g} s", pair=False)
     yield _plain("init", "yes" if recipe.init else "no", pair=False)
     for name, value in recipe.labels:
-        yield LABEL + name, "", False, Cell(value, repr(value), value, looks_secret(name))
+        yield LABEL + name, "", False, _valued(name, value)
     yield _plain(COMPOSE_HASH, recipe.config_hash, pair=False)
 
 
 def _plain(name: str, value: str, *, pair: bool) -> Told:
     return name, "", pair, Cell(value, value or ABSENT, value)
+
+
+def _valued(name: str, value: str) -> Cell:
+    text = without_secrets(repr(value))
+    return Cell(value, text, value, looks_secret(name) or HIDDEN in text)
 
 
 def _ports(ports: Sequence[str]) -> Iterator[Told]:

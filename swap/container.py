@@ -19,7 +19,7 @@ from swap.compose import ComposeProject, Declaration
 from swap.creation import CreationFile
 from swap.dockerd import Docker, DockerSaid, Inspection, Reset
 from swap.dockerevents import ACTIONS, MEANT, StopFirst
-from swap.drift import nearest, otherwise
+from swap.drift import HIDDEN, looks_secret, nearest, otherwise, without_secrets
 from swap.ports import CannotStage, CannotStart, Exit, Foreign, Recipe, RuntimeEvent, Sight, Status, Unreachable
 from swap.recipes import LABEL, Json, created_recipe, declared_recipe, image_name, running_recipe
 from swap.staging import Staging
@@ -312,7 +312,8 @@ def _unix(when: str) -> float:
 
 def _labels(labels: Json) -> str:
     """What may remind people whose it is; no more than a line."""
-    shown = ", ".join(f"{name}={value}" for name, value in sorted(labels.items())) or "none"
+    told = {name: HIDDEN if looks_secret(name) else without_secrets(str(value)) for name, value in labels.items()}
+    shown = ", ".join(f"{name}={value}" for name, value in sorted(told.items())) or "none"
     return f"labels: {shown[:LABELS_SHOWN]}"
 
 

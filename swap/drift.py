@@ -18,8 +18,13 @@ from swap.ports import Mount, Recipe, Subject
 ABSENT = "(not set)"
 HIDDEN = "(hidden)"
 HIDDEN_OTHER = "(hidden, another value)"
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-_TOKEN_COUNT = re.compile(r"TOKENS\b", re.IGNORECASE)  # --draft-tokens 3 is a number of tokens, nobody's secret
+_SECRET = re.compile(
+    r"KEY|TOKEN|SECRET|PASS(?!E|T)|PWD|CREDENTIAL|AUTH|BEARER|COOKIE|(?<![A-Z])PAT(?![A-Z])", re.IGNORECASE
+)
+_TOKEN_COUNT = re.compile(r"TOKENS\b|TOKENIZ", re.IGNORECASE)  # --draft-tokens 3, --tokenizer FILE: nobody's secret
+_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_IN_HEADER = re.compile(r"\b(bearer|basic)\s+[^\s'\"]+", re.IGNORECASE)
+_NAMED = re.compile(r"([\w-]+)(['\"]?\s*[=:]\s*['\"]?)(?!//)([^\s'\"]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,12 @@ def looks_secret(name: str) -> bool:
     return _SECRET.search(_TOKEN_COUNT.sub("", name)) is not None
 
 
+def without_secrets(text: str) -> str:
+    """A longer text (a health check, an address, a script) as it may be shown, as far as its secrets look like some."""
+    text = _IN_HEADER.sub(rf"\1 {HIDDEN}", _IN_ADDRESS.sub(HIDDEN, text))
+    return _NAMED.sub(lambda found: f"{found[1]}{found[2]}{HIDDEN}" if looks_secret(found[1]) else found[0], text)
+
+
 def _pair_fields(declared: Recipe, created: Recipe) -> Iterator[Difference]:
     if not same_image(declared, created):
         yield Difference("image", *_images(declared, created), pair=True)
@@ -79,7 +90,7 @@ def _pair_fields(declared: Recipe, created: Recipe) -> Iterator[Difference]:
 def _other_fields(declared: Recipe, created: Recipe) -> Iterator[Difference]:
     yield from _sets("ports", declared.ports, created.ports, pair=False)
     yield from _sets("networks", declared.networks, created.networks, pair=False)
-    yield from _plain("healthcheck", declared.healthcheck, created.healthcheck, pair=False)
+    yield from _hiding("healthcheck", declared.healthcheck, created.healthcheck)
     yield from _plain("restart policy", declared.restart, created.restart, pair=False)
     yield from _plain("stop grace", _seconds(declared.stop_grace), _seconds(created.stop_grace), pair=False)
     yield from _plain("init", _yes(declared.init), _yes(created.init), pair=False)
@@ -91,6 +102,16 @@ def _other_fields(declared: Recipe, created: Recipe) -> Iterator[Difference]:
 def _plain(field: str, declared: str, created: str, *, pair: bool) -> Iterator[Difference]:
     if declared != created:
         yield _differ(field, declared, created, pair=pair)
+
+
+def _hiding(field: str, declared: str, created: str) -> Iterator[Difference]:
+    if declared != created:
+        yield _differ(field, *_apart(without_secrets(declared), without_secrets(created)), pair=False)
+
+
+def _apart(ours: str, theirs: str) -> tuple[str, str]:
+    """Two texts that differ; also where only what is hidden in them does."""
+    return ours, theirs.replace(HIDDEN, HIDDEN_OTHER) if ours == theirs else theirs
 
 
 def _differ(field: str, declared: str, created: str, *, pair: bool) -> Difference:
@@ -126,7 +147,7 @@ def _shown(name: str, ours: str | None, theirs: str | None) -> tuple[str, str]:
     if looks_secret(name):
         other = HIDDEN if ours is None else HIDDEN_OTHER
         return ABSENT if ours is None else HIDDEN, ABSENT if theirs is None else other
-    return ABSENT if ours is None else repr(ours), ABSENT if theirs is None else repr(theirs)
+    return _apart(*(ABSENT if one is None else without_secrets(repr(one)) for one in (ours, theirs)))
 
 
 def _words(field: str, declared: tuple[str, ...], created: tuple[str, ...]) -> Iterator[Difference]:
@@ -135,14 +156,18 @@ def _words(field: str, declared: tuple[str, ...], created: tuple[str, ...]) -> I
         if tag != "equal":
             back = 1 if a and c and declared[a - 1].startswith("-") and "=" not in declared[a - 1] else 0
             ours, theirs = shown_words(declared, a - back, b), shown_words(created, c - back, d)
-            if ours == theirs:  # only a hidden value differs
-                theirs = theirs.replace(HIDDEN, HIDDEN_OTHER)
-            yield _differ(field, ours, theirs, pair=True)
+            yield _differ(field, *_apart(ours, theirs), pair=True)
 
 
 def shown_words(words: Sequence[str], start: int, end: int) -> str:
     """A part of a command line as it may be shown: values of secret flags are hidden."""
-    return " ".join(_word(words, position) for position in range(start, end))
+    shown = [_word(words, position) for position in range(start, end)]
+    return " ".join(word if word == HIDDEN or (word and " " not in word) else repr(word) for word in shown)
+
+
+def shown_line(words: Sequence[str]) -> list[str]:
+    """A command line as it may be shown, word by word."""
+    return [_word(words, position) for position in range(len(words))]
 
 
 def _word(words: Sequence[str], position: int) -> str:
@@ -153,7 +178,7 @@ def _word(words: Sequence[str], position: int) -> str:
     name, equals, _ = word.partition("=")
     if equals and looks_secret(name):
         return f"{name}={HIDDEN}"
-    return word if word and " " not in word else repr(word)
+    return without_secrets(word)
 
 
 def image_text(name: str, id: str) -> str:

@@ -257,6 +257,15 @@ async def test_what_serves_unverified_is_adopted_with_a_proof_of_its_own(office:
 # ------------------------------------------------------------------------------------------------- plan and stage
 
 
+async def test_a_plan_shows_no_secret_of_the_command_line(office: Office) -> None:
+    async with office.serving():
+        v2 = office.ninfer.recipes["v2"]
+        office.ninfer.recipes["v2"] = replace(v2, command=(*v2.command, "--api-key", "hunter2", "--hf-token=hunter3"))
+        plan = await office.desk.plan("ninfer", "v2", trial=True)
+    assert plan["would_run"]["argv"][-3:] == ["--api-key", "(hidden)", "--hf-token=(hidden)"]
+    assert "hunter" not in f"{plan}"
+
+
 async def test_a_plan_tells_what_would_run_and_changes_nothing(office: Office) -> None:
     async with office.serving():
         plan = await office.desk.plan("ninfer", "v3", trial=False)

@@ -6,7 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from swap.drift import Difference, differences, looks_secret
+from swap.cells import aligned, shown
+from swap.drift import Difference, differences, looks_secret, shown_line
 from swap.ports import Mount, Recipe
 
 OLD_ID, NEW_ID = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -166,3 +167,53 @@ def test_a_secret_that_looks_like_a_name_and_a_value_is_hidden_whole() -> None:
 )
 def test_what_looks_secret(name: str, secret: bool) -> None:
     assert looks_secret(name) is secret
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_AUTH", "DB_PASSWD", "MYPASS", "AWS_CREDENTIALS", "GITHUB_PAT", "PGPWD", "basicauth.users", "--bearer"]
+)
+def test_other_names_of_secrets(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["PATH", "--passes", "--tokenizer", "--passthrough", "DISPATCH"])
+def test_names_that_only_resemble_those_of_secrets(name: str) -> None:
+    assert not looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CMD curl -H Authorization: Bearer hunter2 http://localhost/",
+        "CMD curl -H 'X-Api-Key: hunter2' http://localhost/",
+        "postgres://user:hunter2@host/db",
+        '{"api_key": "hunter2"}',
+        "API_KEY=hunter2 exec ninfer-serve",
+    ],
+)
+def test_secrets_within_a_text_are_hidden_wherever_it_is_shown(text: str) -> None:
+    for changed in (
+        replace(RECIPE, healthcheck=text),
+        replace(RECIPE, env=(*RECIPE.env, ("URL", text))),
+        replace(RECIPE, command=("sh", "-c", text)),
+        replace(RECIPE, labels=(("check", text),)),
+    ):
+        found = differences(changed, RECIPE)
+        assert found
+        assert "hunter" not in f"{found}"
+        told = [cell for one in aligned({"declared": changed}) for cell in shown([*one.cells.values()])]
+        assert "hunter" not in f"{told}"
+
+
+def test_a_text_whose_secret_alone_differs_is_seen_to_differ() -> None:
+    one, other = (replace(RECIPE, healthcheck=f"CMD curl http://u:{word}@localhost/") for word in ("hunter2", "x"))
+    (found,) = differences(one, other)
+    assert (found.declared, found.created) == (
+        "CMD curl http://(hidden)@localhost/",
+        "CMD curl http://(hidden, another value)@localhost/",
+    )
+
+
+def test_a_command_line_is_shown_word_by_word_without_its_secrets() -> None:
+    line = shown_line(["serve", "--api-key", "hunter2", "--hf-token=hunter3", "--draft-tokens", "3", "a b"])
+    assert line == ["serve", "--api-key", "(hidden)", "--hf-token=(hidden)", "--draft-tokens", "3", "a b"]
