@@ -49,9 +49,21 @@ def files_of(engine: Engine, recipe: Recipe, pair: Pair | None) -> tuple[Path, .
     for path in used or (pair.artifacts[:1] if pair is not None else ()):
         found += [path, *parts_of(path, header_of(engine.profile, path))]
     if pair is not None:
-        found += [*pair.artifacts, *pair.config_files]
+        for path in (path for path in pair.artifacts if path not in found):
+            found += [path, *_further_parts(engine, path)]
+        found += pair.config_files
     said = [*_configuration(engine, recipe), *baked_files(engine, recipe, pair)]
     return _once([*found, *said, *_named_in(engine, recipe, said)])
+
+
+def _further_parts(engine: Engine, path: Path) -> tuple[Path, ...]:
+    """Those of an artifact that only the pair names: any file, perhaps itself a part."""
+    try:
+        return parts_of(path, header_of(engine.profile, path))
+    except Fault as fault:
+        if fault.passing:
+            raise
+        return ()
 
 
 def named_files(engine: Engine, recipe: Recipe, pair: Pair | None) -> tuple[Path, ...]:

@@ -62,8 +62,8 @@ def _states(path: Path, header: ArtifactHeader) -> tuple[Identity, ...]:
 
 
 def _settled(state: Identity, began: int) -> bool:
-    """Not written just now: a later write could leave the same times."""
-    return abs(began - max(state.mtime_ns, state.ctime_ns)) > STAMP_GRAIN_NS
+    """Not written since the reading began, nor just before: a later write could leave the same times."""
+    return not began - STAMP_GRAIN_NS <= max(state.mtime_ns, state.ctime_ns) <= time.time_ns() + STAMP_GRAIN_NS
 
 
 def _read(profile: Profile, path: Path) -> ArtifactHeader:

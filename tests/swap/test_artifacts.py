@@ -242,6 +242,17 @@ async def test_each_part_of_each_artifact_on_the_command_line_is_part_of_the_pai
     assert [file.path for file in subject.files] == [str(box.models / name) for name in (FILES["v3"], *parts)]
 
 
+async def test_the_parts_of_a_draft_model_that_only_the_pair_names_belong_to_it_too(box: Box) -> None:
+    draft, notes = box.models / "draft.ninfer", box.models / "notes"
+    await asyncio.to_thread(write_artifact, draft, 3, parts=1)
+    write(notes, "no artifact")
+    box.edit_pair("v2", artifacts=(box.models / FILES["v2"], draft, notes))
+    subject = (await box.judge(trial=True)).subject
+    assert subject is not None
+    names = (FILES["v2"], "draft.ninfer", "draft.ninfer.part-0001", "notes")
+    assert [file.path for file in subject.files] == [str(box.models / name) for name in names]
+
+
 @pytest.mark.parametrize("part", ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "draft.gguf"])
 async def test_one_bit_in_a_file_of_a_split_gguf_or_in_a_draft_model_makes_another_pair(box: Box, part: str) -> None:
     for number in range(2):

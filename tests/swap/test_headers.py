@@ -89,6 +89,19 @@ def test_a_file_that_was_written_just_now_is_read_again(
     assert reader.count == 2
 
 
+def test_a_part_that_was_replaced_while_it_was_read_is_read_again(profile: Profile, reader: Reader, path: Path) -> None:
+    def replaced(path: Path) -> ArtifactHeader:
+        header = reader(path)
+        part = path.with_name("a.ninfer.part-0001")
+        part.write_bytes(part.read_bytes()[:-1])
+        return header
+
+    header_of(replace(profile, read_artifact=replaced), path)
+    header = header_of(profile, path)
+    assert header is not None
+    assert "part-0001 isn't whole" in header.fault
+
+
 def test_each_engine_reads_its_own_way(profile: Profile, path: Path) -> None:
     write_gguf(path)
     with pytest.raises(Fault, match=r"not a \.ninfer file"):
