@@ -29,7 +29,14 @@ def read_header(kind: str, path: Path) -> ArtifactHeader:
     Raises ArtifactError (one line: what was found, what was expected; CannotRead: that can't be told just now),
     OSError (missing, no permission).
     """
-    answer = _ask(kind, path)
+    out = _ask(kind, path)
+    try:
+        return _answered(path, json.loads(out))
+    except (ValueError, TypeError, KeyError) as error:  # it was replaced on disk, under the daemon that runs
+        raise _cannot(path, "its reader is of another version than this process, which wants a restart") from error
+
+
+def _answered(path: Path, answer: Mapping[str, Any]) -> ArtifactHeader:
     if "errno" in answer:
         raise OSError(answer["errno"], answer["strerror"], str(path))
     if "header" not in answer:
@@ -45,7 +52,7 @@ read_gguf = partial(read_header, "gguf")
 read_any = partial(read_header, "any")
 
 
-def _ask(kind: str, path: Path) -> Mapping[str, Any]:
+def _ask(kind: str, path: Path) -> bytes:
     # -P and the path: `engines` is this one, whatever folder the daemon was started in.
     command = [sys.executable, "-P", "-m", "engines.artifacts.child", kind, str(path)]
     try:
@@ -68,8 +75,7 @@ def _ask(kind: str, path: Path) -> Mapping[str, Any]:
         raise _cannot(path, "its reader was killed")
     if child.returncode != 0:
         raise _bad(path, f"it can't be read: {_why(child.returncode, said)}")
-    answer: Mapping[str, Any] = json.loads(out)
-    return answer
+    return out
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -224,9 +224,15 @@ def test_a_child_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("script", "words"), [("kill -KILL $$", "its reader was killed"), (None, "no process can be started for it")]
+    ("script", "words"),
+    [
+        ("kill -KILL $$", "its reader was killed"),
+        (None, "no process can be started for it"),
+        ("""echo '{"header": {"new": 1}}'""", "of another version than this process, which wants a restart"),
+        ("echo hello", "of another version than this process"),
+    ],
 )
-def test_a_child_that_is_killed_or_cant_be_started_says_nothing_of_the_file(
+def test_a_child_that_is_killed_replaced_or_cant_be_started_says_nothing_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str
 ) -> None:
     write_artifact(tmp_path / "a", 2)
