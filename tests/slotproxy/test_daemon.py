@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import httpx
 import pytest
 import yaml
 
-from slotproxy import claims
+from slotproxy import claims, config, daemon
 from slotproxy.__main__ import main
 from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at
 from tests.slotproxy.programs import (
@@ -365,3 +366,14 @@ def test_when_a_part_breaks_the_whole_ends_and_says_so(part: str, house: Path) -
     assert [line["part"] for line in log if line["level"] == "error"] == [part]
     assert log[-1]["event"] == "slotproxy has ended; engines run on"
     assert not (house.parent / "control.sock").exists()
+
+
+async def test_what_reads_files_aside_is_told_when_clients_wait(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = [False]
+    monkeypatch.setattr(daemon, "clients_wait", lambda *_: waiting[0])
+    built = await asyncio.to_thread(lambda: daemon.build(config.load(house), asyncio.Event()))
+    hasher = built.desk.checker._hasher
+    assert not hasher.pause()
+    waiting[0] = True
+    assert hasher.pause()
+    await built.readiness.close()
