@@ -111,6 +111,7 @@ class Desk:
             "elapsed": elapsed,
             "trial": order.trial,
             "and_back": wish is not None and wish.and_back,
+            "back": self.controller.hands_back,
             "failure": state.failure,
         }
 

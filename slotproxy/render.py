@@ -158,6 +158,7 @@ def _swap(swap: Answer | None) -> list[str]:
     if swap is None:
         return []
     trial = ", a trial that hands the card back" if swap.get("and_back") else ", a trial" if swap.get("trial") else ""
+    trial = ", the way back of a trial" if swap.get("back") else trial
     since = format_duration(swap.get("elapsed") or 0)
     failed = f"failed ({swap['failure']}); what served is put back: " if swap.get("failure") else ""
     return [labelled("swap", f"to {swap.get('target')}{trial}: {failed}{swap.get('phase')}, {since}")]

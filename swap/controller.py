@@ -110,6 +110,11 @@ class Controller:
         self._events.put_nowait(Aborted())
         return f"{order.engine}:{order.pair}"
 
+    @property
+    def hands_back(self) -> bool:
+        """Is the order under way the way back of a trial?"""
+        return self._back.goes(self.state.order)
+
     async def stage(self, engine: str, pair: Pair) -> Sight:
         """Make a stopped engine's container what the pair declares. Raises Fault: it runs, a swap is under way, …"""
         self._expect_idle(engine)

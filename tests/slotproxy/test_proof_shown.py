@@ -47,7 +47,7 @@ async def test_status_says_how_what_serves_is_proven_now(office: Office) -> None
         assert now["policy"] == []
 
 
-async def test_status_says_that_a_trial_will_hand_the_card_back(office: Office) -> None:
+async def test_status_says_that_a_trial_will_hand_the_card_back_and_that_it_does(office: Office) -> None:
     async with office.serving(), asyncio.TaskGroup() as tasks:
         office.ninfer.hang("start")
         asked = office.desk.swap("ninfer", "v3", trial=True, and_back=True)
@@ -55,7 +55,12 @@ async def test_status_says_that_a_trial_will_hand_the_card_back(office: Office) 
         await until(lambda: phase(office.controller.state) == "starting")
         (line,) = [one for one in render.status(await office.desk.status()) if one.startswith("swap")]
         assert line.startswith("swap      to ninfer:v3, a trial that hands the card back: starting, ")
+        office.strata.hang("start")
         office.ninfer.let_go("start")
+        await until(lambda: office.controller.hands_back and phase(office.controller.state) == "starting")
+        (line,) = [one for one in render.status(await office.desk.status()) if one.startswith("swap")]
+        assert line.startswith("swap      to strata:current, the way back of a trial: starting, ")
+        office.strata.let_go("start")
         assert await swap == (0, "ninfer:v3 is verified; strata:current serves again")
 
 
