@@ -85,7 +85,7 @@ def _cells(recipe: Recipe) -> Iterator[Told]:
     yield _plain("init", "yes" if recipe.init else "no", pair=False)
     for name, value in recipe.labels:
         yield LABEL + name, "", False, _valued(name, value)
-    yield _plain(COMPOSE_HASH, recipe.config_hash, pair=False)
+    yield COMPOSE_HASH, "", False, Cell(recipe.config_hash, recipe.config_hash[:12] or ABSENT, recipe.config_hash)
 
 
 def _plain(name: str, value: str, *, pair: bool) -> Told:

@@ -41,7 +41,8 @@ def differences(declared: Recipe, created: Recipe) -> tuple[Difference, ...]:
     """Field by field, what makes another pair first; empty when the container is the one that is declared."""
     found = (*_pair_fields(declared, created), *_other_fields(declared, created))
     if not found and declared.config_hash != created.config_hash:
-        return (_differ("other settings (compose hash)", declared.config_hash, created.config_hash, pair=False),)
+        hashes = declared.config_hash[:12], created.config_hash[:12]
+        return (_differ("other settings (compose hash)", *hashes, pair=False),)
     return found
 
 

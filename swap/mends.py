@@ -28,6 +28,11 @@ class Mends:
         """What is declared isn't what was verified."""
         return "take the edit back"
 
+    def others(self) -> str:
+        """What no field shows was otherwise when it served."""
+        was = "limits, shared memory, capabilities or the like were others when it served"
+        return f"{was}: take the edit back, or see whether the next swap serves"
+
     def trial(self) -> str:
         return f"slotctl swap to-{self.label} --trial"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engines.spec import Engine
-from swap.cells import COMPOSE_HASH, LABEL, ORDER, RESTART, Field, aligned, shown
+from swap.cells import COMPOSE_HASH, LABEL, ORDER, RESTART, Cell, Field, aligned, shown
 from swap.checks import Verdict
 from swap.drift import image_text, same_image
 from swap.mends import Mends, short
@@ -157,12 +157,14 @@ class _Table:
 
     def fields(self) -> Iterator[Row]:
         sides = (self._declared, self._created, self._running, self._verified)
-        for one in aligned(dict(zip(SIDES, sides, strict=True))):
-            if (row := self._field(one)) is not None:
+        every = list(aligned(dict(zip(SIDES, sides, strict=True))))
+        told = self._declared.image != (self._verified or self._declared).image or any(map(_served_otherwise, every))
+        for one in every:
+            if (row := self._field(one, told=told)) is not None:
                 yield row
 
-    def _field(self, one: Field) -> Row | None:
-        """Its row, by the worst that is wrong with it."""
+    def _field(self, one: Field, *, told: bool) -> Row | None:
+        """Its row, by the worst that is wrong with it. `told`: other fields say why the hash isn't the verified one."""
         declared, created, running, verified = (one.cells.get(side) for side in SIDES)
         assert declared is not None
         texts = shown([declared, created, running, verified if one.pair else None])
@@ -176,6 +178,8 @@ class _Table:
             return _row(one.name, texts, _weight(one), self._mends.stage())
         if created is not None and running is not None and running.value != created.value:
             return _row(one.name, texts, _weight(one), self._mends.restart())
+        if one.name == COMPOSE_HASH and not told and verified is not None and _both_known(declared, verified):
+            return _row(one.name, [*texts[:3], verified.shown], Severity.BESIDE, self._mends.others())
         return None
 
     # ------------------------------------------------------------------------------------------ files
@@ -196,8 +200,18 @@ def _row(name: str, sides: Sequence[str | None], severity: Severity, mend: str) 
     return Row(name, declared, created, running, verified, severity, mend)
 
 
+def _served_otherwise(one: Field) -> bool:
+    declared, verified = one.cells.get("declared"), one.cells.get("verified")
+    return one.name != COMPOSE_HASH and verified is not None and verified != declared
+
+
+def _both_known(one: Cell, other: Cell) -> bool:
+    """Two hashes, and not the same one: what compose didn't make has none."""
+    return "" not in (one.value, other.value) and one.value != other.value
+
+
 def _weight(one: Field) -> Severity:
-    if one.name.startswith(LABEL) or one.name == COMPOSE_HASH:
+    if one.name.startswith(LABEL):
         return Severity.COSMETIC
     return Severity.STALE if one.pair else Severity.BESIDE
 

@@ -58,7 +58,7 @@ EDITS: dict[str, tuple[dict[str, Any], str, Severity]] = {
     "stop_grace": ({"stop_grace": None}, "stop grace", Severity.BESIDE),
     "init": ({"init": False}, "init", Severity.BESIDE),
     "labels": ({"labels": ()}, "label team", Severity.COSMETIC),
-    "config_hash": ({"config_hash": "decaf"}, "other settings (compose hash)", Severity.COSMETIC),
+    "config_hash": ({"config_hash": "decaf"}, "other settings (compose hash)", Severity.BESIDE),
 }
 UNCOMPARED = {"image", "image_labels", "contained"}  # the name alone, what the image implies, what it isn't about
 V2 = FileDigest("/srv/models/v2.ninfer", 4096, "1" * 64)
@@ -163,7 +163,7 @@ def test_what_is_declared_otherwise_than_verified_counts_just_where_the_ledger_h
     edited = replace(RECIPE, **EDITS[name][0])
     found = table(edited, edited, RECIPE, recorded=recorded)
     another = key(subject_of(edited, ())) != key(subject_of(RECIPE, ()))
-    severities = {row.severity for row in found} - {Severity.BLOCKS}
+    severities = {row.severity for row in found} - {Severity.BLOCKS, Severity.BESIDE}
     assert severities == ({Severity.UNPROVEN} if another else set())
     assert all(row.trial == "slotctl swap to-ninfer:v2 --trial" for row in found if row.severity is Severity.UNPROVEN)
 
@@ -179,6 +179,20 @@ def test_the_worst_comes_first() -> None:
     assert order == sorted(order)
     assert {row.severity for row in found} == set(Severity)
     assert "other settings (compose hash)" not in {row.field for row in found}  # the other rows explain it
+
+
+def test_settings_that_no_field_shows_are_told_where_they_were_others_when_it_served() -> None:
+    edited = replace(RECIPE, config_hash="decaf")
+    (row,) = table(edited, edited, RECIPE)
+    assert (row.field, row.severity) == ("other settings (compose hash)", Severity.BESIDE)
+    assert (row.declared, row.created, row.verified) == ("decaf", "decaf", "c0ffee")
+    assert "when it served" in row.mend
+
+
+@pytest.mark.parametrize("verified", [{"healthcheck": "none"}, {"image": "ninfer:old"}, {"config_hash": ""}])
+def test_a_hash_that_another_field_explains_or_that_wasnt_recorded_says_nothing(verified: dict[str, Any]) -> None:
+    edited = replace(RECIPE, config_hash="decaf")
+    assert table(edited, edited, replace(RECIPE, **verified)) == ()
 
 
 # ------------------------------------------------------------------------------------------------- the words

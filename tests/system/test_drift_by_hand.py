@@ -24,6 +24,7 @@ from tests.system.traps import (
     SERVED,
     box,
     compose,
+    compose_file,
     control,
     editor,
     ids,
@@ -162,7 +163,7 @@ def test_an_edit_beside_the_pair_is_shown_and_allowed(
         edit(service)
     shown = plan(house, "ninfer")
     (found,) = shown["drift"]
-    severity = "cosmetic" if field.startswith(("label", "other settings")) else "beside"
+    severity = "cosmetic" if field.startswith("label") else "beside"
     assert (found["field"], found["severity"], found["verified"]) == (field, severity, None)
     assert declared in found["declared"]
     assert created in found["created"]
@@ -186,6 +187,21 @@ def test_a_mount_counts_by_where_the_engine_sees_it_and_not_by_where_it_lies_on_
     moved = row(house, "mount /logs")
     assert (moved["declared"], moved["created"]) == (f"{house.folder}/log → /logs", "(not set)")
     refused(house, "mount /log", "mount /logs")
+
+
+def test_limits_that_no_field_shows_are_told_until_it_has_served_with_them(house: House) -> None:
+    text = compose_file(house, "ninfer").read_text()
+    with editor(house) as service:
+        service["shm_size"] = "1gb"
+    assert order(house, "stage")["code"] == SERVED
+    (found,) = plan(house, "ninfer")["drift"]
+    assert (found["field"], found["severity"]) == ("other settings (compose hash)", "beside")
+    assert found["declared"] == found["created"] != found["verified"]
+    move(house, "ninfer", "strata")
+    assert plan(house, "ninfer")["drift"] == []
+    compose_file(house, "ninfer").write_text(text)
+    move(house, "ninfer", "strata")
+    assert plan(house, "ninfer")["drift"] == []
 
 
 def replaced(service: Json, key: str, old: str, new: str, count: int) -> None:
