@@ -229,22 +229,23 @@ async def _all_of(where: str, check: Check, limit: float) -> list[Finding]:
 
 
 def _some(rows: Sequence[Row]) -> Iterator[str]:
-    yield from (row.field for row in rows[:FIELDS])
-    if len(rows) > FIELDS:
-        yield f"and {len(rows) - FIELDS} more"
+    fields = list(dict.fromkeys(row.field for row in rows))
+    yield from fields[:FIELDS]
+    if len(fields) > FIELDS:
+        yield f"and {len(fields) - FIELDS} more"
 
 
 def once(findings: Iterable[Finding]) -> list[Finding]:
-    """Each thing once, with all the places that it was found at, as bad as at the worst of them."""
-    met: dict[str, Finding] = {}
+    """Each thing with its mend once, with all the places that it was found at, as bad as at the worst of them."""
+    met: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         what = finding.what.replace("card's identity", "card's memory")  # both are asked, and one driver answers
-        if (before := met.get(what)) is None:
-            met[what] = finding
+        if (before := met.get((what, finding.mend))) is None:
+            met[what, finding.mend] = finding
             continue
         where = dict.fromkeys([*before.where.split(", "), finding.where])
         worst = next(weight for weight in Weight if weight in (before.weight, finding.weight))
-        met[what] = replace(before, where=", ".join(where), weight=worst)
+        met[what, before.mend] = replace(before, where=", ".join(where), weight=worst)
     return list(met.values())
 
 

@@ -366,6 +366,8 @@ async def test_what_was_found_before_a_check_broke_counts(office: Office) -> Non
 def test_the_same_thing_is_as_bad_as_at_the_worst_of_its_places() -> None:
     mild, bad = Finding("a", "gone", "look", Weight.WARNING), Finding("b", "gone", "look", Weight.PROBLEM)
     assert once([mild, bad, mild]) == [Finding("a, b", "gone", "look", Weight.PROBLEM)]
+    other = replace(bad, mend="look elsewhere")
+    assert once([mild, other]) == [mild, other]
 
 
 def test_a_card_that_tells_neither_identity_nor_memory_is_one_problem() -> None:
@@ -380,3 +382,13 @@ async def test_problems_come_before_warnings(office: Office) -> None:
         held(office)
         restart_policy(office)
         assert [one["severity"] for one in (await examined(office))["findings"]] == ["problem", "warning"]
+
+
+async def test_engines_that_differ_alike_are_each_told_with_their_own_mend_and_a_field_once(office: Office) -> None:
+    async with office.serving():
+        for runtime, pair in ((office.ninfer, "v2"), (office.strata, "current")):
+            recipe = runtime.recipes[pair]
+            runtime.recipes[pair] = replace(recipe, command=(*recipe.command, "--a", "--b"))
+        found = [one for one in (await examined(office))["findings"] if one["what"].startswith("what is declared")]
+    assert {one["what"] for one in found} == {"what is declared, created, running and verified differs in command"}
+    assert {one["mend"].split("`")[1] for one in found} == {"slotctl drift strata", "slotctl drift ninfer"}
