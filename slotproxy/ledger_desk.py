@@ -52,7 +52,8 @@ class LedgerDesk:
         entries = [one for one in (*chain.entries, *lost) if _is_of(one, engine, pair)]
         if engine is not None and not entries:
             named(self.about.settings, engine, pair)
-        return {"lines": [_line(entry) for entry in entries], "problems": self._ledger.problems()}
+        lines = await asyncio.to_thread(lambda: [_line(entry) for entry in entries])
+        return {"lines": lines, "problems": self._ledger.problems()}
 
     async def check(self) -> Json:
         """The file as it is on disk now."""

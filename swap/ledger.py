@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from swap.statement import UNREADABLE, Repair, key, line_of, mask_argv, mask_env
 
 __all__ = ["FileLedger", "key", "mask_argv", "mask_env"]
 
+PIECE = 1 << 20  # bytes read at once
 LOCK_LIMIT = 5.0  # seconds to wait for another writer
 
 
@@ -43,7 +45,7 @@ class FileLedger:
         self._torn_path = path.with_name(path.name + ".torn")
         self._head_path = path.with_suffix(".head")
         self._chain = Chain()
-        self._digest = ""  # of all bytes that the chain was read from: whatever else is in the file is news
+        self._read = hashlib.sha256()  # all bytes that the chain was read from: whatever else is in the file is news
         self._unusable = ""
         self._head_trouble = ""
         self._torn = False
@@ -71,9 +73,10 @@ class FileLedger:
         if self._chain.broken is not None:
             found.append(f"{self._broken()}; look what happened to it, then `slotctl pairs repair --reason TEXT`")
         if self._head_trouble or self._chain.doubt:
+            count = "" if self._chain.broken is not None else "the lines count, but "
             found.append(
-                f"the head {self._head_path} {self._head_trouble or self._chain.doubt}; the lines count, but look what "
-                "happened to them, then `slotctl pairs repair --reason TEXT`"
+                f"the head {self._head_path} {self._head_trouble or self._chain.doubt}; {count}look what happened, "
+                "then `slotctl pairs repair --reason TEXT`"
             )
         if self._torn:
             found.append(
@@ -123,8 +126,10 @@ class FileLedger:
                 raise Fault(f"nothing is broken in the ledger {self.path}: {chain.counting} lines count")
             if chain.torn:
                 self._set_aside(fd, chain.torn)
-            line, repair = self._mending(_read_all(fd), reason)
-            mended = parse(_read_all(fd) + line + b"\n", None)
+            data = _read_all(fd)
+            self._read = hashlib.sha256(data)
+            line, repair = self._mending(data, reason)
+            mended = parse(data + line + b"\n", None)
             assert mended.broken is None, mended.broken
             revoked = [one for one in standing_revocations(chain.evidence) if one not in mended.evidence]
             self._append(fd, line, replace(mended, evidence=(*mended.evidence, *revoked)))
@@ -172,11 +177,11 @@ class FileLedger:
             self._write_head(chain)  # before the cut: a head that is ahead of the lines means that some are gone
         if chain.torn and chain.broken is None:
             self._set_aside(fd, chain.torn)
-            self._chain, self._digest = replace(chain, torn=b""), sha256(data[: -len(chain.torn)])
+            self._chain, self._read = replace(chain, torn=b""), hashlib.sha256(data[: -len(chain.torn)])
 
     def _take(self, data: bytes) -> Head | None:
         head, self._head_trouble = self._head()
-        self._chain, self._digest = parse(data, head), sha256(data)
+        self._chain, self._read = parse(data, head), hashlib.sha256(data)
         if head is None and not self._head_trouble and len(self._chain.lines) > 1:
             self._head_trouble = "is missing: somebody removed it"
         return head
@@ -194,7 +199,7 @@ class FileLedger:
 
     def _notice(self, fd: int) -> None:
         """Read again what somebody else has written, or changed, meanwhile; and what could only be read so far."""
-        if self._chain.torn or sha256(_read_all(fd)) != self._digest:
+        if self._chain.torn or _digest(fd) != self._read.digest():
             self._load(fd)
 
     def _read_only(self) -> None:
@@ -215,7 +220,8 @@ class FileLedger:
             with contextlib.suppress(OSError):  # else the next load sets the half line aside
                 os.ftruncate(fd, size)
             raise
-        self._chain, self._digest = chain, sha256(_read_all(fd))
+        self._chain = chain
+        self._read.update(line + b"\n")  # clients wait meanwhile: a long ledger isn't read again
 
     def _write_head(self, chain: Chain) -> None:
         replace_file(self._head_path, write_head(chain.head))
@@ -242,7 +248,7 @@ class FileLedger:
         except OSError as error:
             raise Fault(
                 f"the ledger {self.path} can't be written: {error.strerror}",
-                "make room or make it writable, then `slotctl pairs adopt` the engine that serves",
+                "make room or make it writable, then order it again, or if it serves: `slotctl pairs adopt` it",
             ) from error
 
     @contextlib.contextmanager
@@ -293,6 +299,15 @@ def _read_all(fd: int) -> bytes:
     while len(data) < size and (piece := os.pread(fd, size - len(data), len(data))):
         data += piece
     return bytes(data)
+
+
+def _digest(fd: int) -> bytes:
+    """Of the whole file, a piece at a time."""
+    digest, offset = hashlib.sha256(), 0
+    while piece := os.pread(fd, PIECE, offset):
+        digest.update(piece)
+        offset += len(piece)
+    return digest.digest()
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -122,6 +122,26 @@ def test_a_head_that_is_missing_is_reported_and_the_lines_count(path: Path) -> N
     assert "is missing" in book.problems()[0]  # it is said as long as this daemon lives
 
 
+def test_lines_that_dont_count_arent_said_to_count_because_the_head_is_missing(path: Path) -> None:
+    recorded(path, 1, 3)
+    path.write_bytes(b"{}\n" + path.read_bytes())
+    path.with_suffix(".head").unlink()
+    broken, head = FileLedger(path).problems()
+    assert "count for nothing" in broken
+    assert "ledger.head is missing" in head
+    assert "the lines count" not in head
+
+
+def test_what_is_written_beside_this_process_is_noticed_at_the_next_line(path: Path) -> None:
+    book = recorded(path, 1, 3)
+    FileLedger(path).record(served(tokens=4))
+    book.record(served(tokens=5))
+    with path.open("r+b") as file:
+        file.write(b" ")
+    with pytest.raises(Fault, match="line 1"):
+        book.record(served(tokens=6))
+
+
 @pytest.mark.parametrize("hurt", [b"", b"{", b"[]", b'{"lines":"x","revoked":[]}', b"\xff"])
 def test_a_damaged_head_is_reported_and_the_lines_count(path: Path, hurt: bytes) -> None:
     recorded(path, 1, 3)
@@ -257,6 +277,7 @@ def test_a_disk_that_takes_no_more_is_a_fault_and_leaves_all_as_it_was(path: Pat
         [sys.executable, "-c", code, str(path), str(len(before) + 100)], capture_output=True, text=True, check=True
     )
     assert "can't be written: File too large" in ran.stdout
+    assert "make it writable, then order it again" in ran.stdout  # a revocation isn't made good by an adoption
     assert path.read_bytes() == before
     book = FileLedger(path)
     assert ([one.tokens for one in book.evidence()], book.problems()) == ([1, 3], [])
