@@ -149,6 +149,15 @@ def test_what_is_no_gguf_is_refused(path: Path, content: bytes, words: str) -> N
     assert words in refusal(path)
 
 
+@pytest.mark.parametrize("alignment", [0, 2**20 + 1, 2**63, 2**64 - 1])
+def test_an_alignment_that_no_file_can_have_is_refused(path: Path, alignment: int) -> None:
+    key = b"general.alignment"
+    keys = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 10, alignment)
+    tensor = struct.pack("<QIQIQ", 0, 1, 1, 0, 0)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + keys + tensor)
+    assert f"general.alignment is {alignment}" in refusal(path)
+
+
 def test_a_key_of_the_wrong_type_is_refused(path: Path) -> None:
     key = b"general.name"
     path.write_bytes(b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, len(key)) + key + struct.pack("<II", 4, 1))
@@ -190,6 +199,7 @@ def test_all_files_of_a_split_model_are_looked_at(tmp_path: Path) -> None:
         (lambda path: path.unlink(), "does not exist"),
         (lambda path: os.truncate(path, path.stat().st_size - 1), "truncated"),
         (lambda path: write_gguf(path, split=(2, 3)), "it is part 3 of 3, expected part 2 of 3"),
+        (lambda path: write_gguf(path, split=(1, 4)), "it is part 2 of 4, expected part 2 of 3"),
         (write_gguf, "it is part 1 of 0"),
         (lambda path: path.write_bytes(b"x"), "not a GGUF file"),
     ],
@@ -203,6 +213,12 @@ def test_a_split_model_with_a_missing_or_wrong_file_is_not_whole(
     assert not header.whole
     assert f"its part {second.name} isn't whole: " in header.fault
     assert words in header.fault
+
+
+def test_a_split_model_of_more_files_than_any_is_refused_before_they_are_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "m-00001-of-60000.gguf"
+    write_gguf(path, split=(0, 60000))
+    assert "it claims 60000 parts" in refusal(path)
 
 
 def test_a_further_file_of_a_split_model_is_no_model(tmp_path: Path) -> None:
