@@ -69,6 +69,8 @@ class DriftDesk:
     async def _facts(self, verdict: Verdict, engine: Engine) -> Facts:
         """What can't be told now is left out: the verdict's refusals say why."""
         runtime, sight = self.controller.hands.runtimes[engine.name], verdict.sight
+        if verdict.declared is None and verdict.passing:  # nobody answers: each further question would wait as long
+            return Facts()
         proof = await self._proof(verdict)
         verified = _ids(proof, self.ledger.evidence()) if proof is not None else []
         created = [sight.recipe.image_id] if sight is not None and sight.recipe is not None else []

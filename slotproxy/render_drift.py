@@ -44,7 +44,14 @@ def _engine(one: Answer) -> list[str]:
     lines += tables(one.get("drift") or ())
     for refusal in one.get("refusals") or ():
         lines += refused(str(refusal.get("what")), str(refusal.get("mend") or ""))
-    return lines
+    return lines if len(lines) > 2 else [*lines, labelled("mend", _proving(one))]
+
+
+def _proving(one: Answer) -> str:
+    """Where no field differs and nothing refuses: it lacks evidence alone."""
+    if one.get("status") == "running":
+        return f"`slotctl pairs adopt {str(one.get('label')).partition(':')[0]}` makes evidence of what runs"
+    return f"`slotctl swap to-{one.get('label')} --trial` runs it, and its success is the evidence"
 
 
 def _proof(one: Answer) -> str:

@@ -164,6 +164,15 @@ async def test_what_runs_that_cannot_be_told_now_spoils_nothing_else(office: Off
         assert (await one(office, "strata"))["drift"] == []
 
 
+async def test_where_docker_does_not_answer_it_is_not_asked_about_images_too(office: Office) -> None:
+    async with office.serving():
+        for call in ("look", "declared"):
+            office.ninfer.fail(call, Unreachable("Docker doesn't answer (10 s)", passing=True))
+        before = len(office.ninfer.calls)
+        assert (await one(office, "ninfer"))["status"] is None
+        assert "has_image" not in office.ninfer.calls[before:]
+
+
 async def test_looking_changes_nothing(office: Office) -> None:
     async with office.serving():
         before = office.ninfer.sight, office.strata.sight, office.controller.state

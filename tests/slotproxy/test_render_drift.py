@@ -98,3 +98,13 @@ def test_the_sample_in_the_readme_is_what_is_printed() -> None:
 def test_what_an_answer_says_cannot_move_the_cursor() -> None:
     lines = render_drift.tables([row("user", declared="\x1b[2J", mend="\x1b[1A")])
     assert not any("\x1b" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("status", "mend"), [("exited", "slotctl swap to-ninfer:v2 --trial"), ("running", "slotctl pairs adopt ninfer")]
+)
+def test_what_lacks_evidence_alone_is_told_with_what_makes_some(status: str, mend: str) -> None:
+    one = {"label": "ninfer:v2", "proof": "not verified", "status": status, "created_as": "ninfer:v2", "differs": True}
+    assert f"`{mend}`" in render_drift.drift({"engines": [one]})[-1]
+    told = one | {"refusals": [{"what": "no card", "mend": "reboot"}]}
+    assert mend not in "".join(render_drift.drift({"engines": [told]}))
