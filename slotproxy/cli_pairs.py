@@ -104,8 +104,13 @@ async def _export(control: Control, args: argparse.Namespace) -> int:
 def _write(file: Path, line: str) -> None:
     """The line as it stands in the ledger, its end included. Never over something else."""
     try:
-        with file.open("x", encoding="ascii", newline="\n") as output:
-            output.write(line + "\n")
+        output = file.open("x", encoding="ascii", newline="\n")
+        try:
+            with output:
+                output.write(line + "\n")
+        except OSError:
+            file.unlink(missing_ok=True)  # half of it would be in the way of the next
+            raise
     except FileExistsError:
         raise _in_the_way(file) from None
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,19 @@ def test_an_export_never_writes_over_a_file(
     assert file.read_text() == "mine"
     assert slotctl(socket, "pairs", "export", "ninfer", "--output", str(tmp_path / "gone" / "x")) == 3
     assert "can't be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_an_export_that_the_disk_doesnt_take_leaves_no_half_of_it(
+    daemon: Daemon, socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, limits = tmp_path / "v2.intoto.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(STATEMENT) // 2, limits[1]))
+    try:
+        assert slotctl(socket, "pairs", "export", "ninfer", "--output", str(file)) == 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "can't be written: File too large" in capsys.readouterr().err
+    assert not file.exists()
 
 
 def test_what_is_not_verified_is_not_exported_and_makes_no_file(
