@@ -300,4 +300,6 @@ def read_head(data: bytes) -> Head:
 
 
 def _short(error: BaseException) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
     return " ".join(str(error).split())[:80] or type(error).__name__

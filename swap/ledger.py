@@ -221,7 +221,7 @@ class FileLedger:
                 os.ftruncate(fd, size)
             raise
         self._chain = chain
-        self._read.update(line + b"\n")  # clients wait meanwhile: a long ledger isn't read again
+        self._read.update(line + b"\n")  # a long ledger isn't read once more
 
     def _write_head(self, chain: Chain) -> None:
         replace_file(self._head_path, write_head(chain.head))

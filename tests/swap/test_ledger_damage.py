@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -130,6 +131,21 @@ def test_lines_that_dont_count_arent_said_to_count_because_the_head_is_missing(p
     assert "count for nothing" in broken
     assert "ledger.head is missing" in head
     assert "the lines count" not in head
+
+
+def test_lines_of_an_earlier_format_are_reported_and_left_out_by_a_repair(path: Path) -> None:
+    recorded(path, 1)
+    statement = json.loads(path.read_bytes())
+    del statement["predicate"]["imageContent"]
+    path.write_text(json.dumps(statement) + "\n")
+    path.with_suffix(".head").unlink()
+    book = FileLedger(path)
+    (problem,) = book.problems()
+    assert "line 1 can't be read (it has no 'imageContent'): line 1 of 1" in problem
+    assert not is_verified(book)
+    book.repair("written by an earlier version")
+    book.record(served(tokens=4))
+    assert counted(path) == [4]
 
 
 def test_what_is_written_beside_this_process_is_noticed_at_the_next_line(path: Path) -> None:
