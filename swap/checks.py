@@ -210,6 +210,8 @@ class Checker:
         version, fits = await expect_contents(engine, pair, declared, self._ledger, found)
         subject = await found.ask(self.subject_of(engine, declared, pair, how)) if fits else None
         found.warnings += how.alarms
+        if subject is not None and not subject.files:
+            found.warnings.append(f"{pair.label} names no file: its evidence covers image and command line alone")
         return version, subject
 
     async def _room(self, engine: Engine, found: Findings) -> None:

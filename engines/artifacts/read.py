@@ -73,6 +73,8 @@ def _ask(kind: str, path: Path) -> bytes:
         raise _cannot(path, f"nothing came in {READ_LIMIT:g} s") from None
     if child.returncode == -signal.SIGKILL:
         raise _cannot(path, "its reader was killed")
+    if child.returncode > 0:  # what is wrong with a file it tells and ends with 0
+        raise _cannot(path, _why(child.returncode, said))
     if child.returncode != 0:
         raise _bad(path, f"it can't be read: {_why(child.returncode, said)}")
     return out

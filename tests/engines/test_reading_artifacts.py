@@ -230,6 +230,7 @@ def test_a_child_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch: pyte
         (None, "no process can be started for it"),
         ("""echo '{"header": {"new": 1}}'""", "of another version than this process, which wants a restart"),
         ("echo hello", "of another version than this process"),
+        ("echo Traceback >&2; echo Broken: it >&2; exit 1", "its reader broke: Broken: it"),
     ],
 )
 def test_a_child_that_is_killed_replaced_or_cant_be_started_says_nothing_of_the_file(
@@ -250,7 +251,6 @@ def test_a_child_that_is_killed_replaced_or_cant_be_started_says_nothing_of_the_
     [
         ("kill -XCPU $$", "takes too long to read"),
         ("kill -SEGV $$", "ended by SIGSEGV"),
-        ("echo Traceback >&2; echo Broken: it >&2; exit 1", "its reader broke: Broken: it"),
     ],
 )
 def test_a_child_that_dies_is_one_line(

@@ -191,6 +191,7 @@ async def test_an_artifact_inside_the_image_is_covered_by_the_images_id(box: Box
     assert verdict.allowed
     assert verdict.subject is not None
     assert verdict.subject.files == ()
+    assert "ninfer:v2 names no file: its evidence covers image and command line alone" in verdict.warnings
 
 
 async def test_a_command_line_without_an_artifact_needs_at_least_the_mount(box: Box) -> None:
