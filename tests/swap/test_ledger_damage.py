@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,6 +279,21 @@ def test_two_processes_at_once_keep_one_chain(path: Path) -> None:
     assert [writer.wait(90) for writer in writers] == [0, 0]
     book = FileLedger(path)
     assert (len(book.evidence()), book.problems()) == (100, [])
+
+
+def test_a_file_that_was_put_there_while_its_lock_was_waited_for_gets_the_line(path: Path) -> None:
+    book = recorded(path, 1)
+    new = path.with_name("new")
+    new.write_bytes(path.read_bytes())
+    with path.open("rb") as old, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(old, fcntl.LOCK_EX)
+        recording = pool.submit(book.record, served(tokens=3))
+        with pytest.raises(TimeoutError):
+            recording.result(0.1)
+        new.replace(path)
+        fcntl.flock(old, fcntl.LOCK_UN)
+        recording.result(10)
+    assert counted(path) == [1, 3]
 
 
 def test_a_disk_that_takes_no_more_is_a_fault_and_leaves_all_as_it_was(path: Path) -> None:

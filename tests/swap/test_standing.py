@@ -110,6 +110,24 @@ def test_evidence_of_the_very_card_counts_before_newer_evidence_of_another() -> 
 
 
 @pytest.mark.parametrize(
+    ("lines", "lifted"),
+    [
+        ([REVOKED], False),
+        ([ATTESTED], False),
+        ([REVOKED, ATTESTED], True),
+        ([REVOKED, ATTESTED, ATTESTED, FAILED], True),
+        ([REVOKED, ATTESTED, SERVED], False),
+        ([REVOKED, ATTESTED, REVOKED], False),
+        ([REVOKED, SERVED, ATTESTED], False),
+    ],
+)
+def test_a_revocation_that_the_operators_word_took_back_is_known_until_the_pair_serves(
+    lines: list[Outcome], lifted: bool
+) -> None:
+    assert (of(*map(line, lines)).lifted is not None) is lifted
+
+
+@pytest.mark.parametrize(
     ("card", "doubts"),
     [
         (SAME_CARD_NEW_DRIVER, ("it was verified with driver 575.57, this is 580.1",)),
