@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from swap.drift import ABSENT, HIDDEN, HIDDEN_OTHER, looks_secret, mount_text, shown_words, without_secrets
 from swap.ports import Recipe
+from swap.statement import is_masked
 
 COMPOSE_HASH = "other settings (compose hash)"
 LABEL = "label "
@@ -94,7 +95,7 @@ def _plain(name: str, value: str, *, pair: bool) -> Told:
 
 def _valued(name: str, value: str) -> Cell:
     text = without_secrets(repr(value))
-    return Cell(value, text, value, looks_secret(name) or HIDDEN in text)
+    return Cell(value, text, value, looks_secret(name) or HIDDEN in text or is_masked(value))
 
 
 def _ports(ports: Sequence[str]) -> Iterator[Told]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from engines.spec import Engine, GiB, Pair
 from swap import policy
@@ -179,11 +180,14 @@ class Checker:
     async def _judge(self, engine: Engine, pair: Pair, how: Reading, *, trial: bool, may_stage: bool) -> Verdict:
         found, runtime = Findings(), self._runtimes[engine.name]
         sight = await found.ask(runtime.look())
-        declared = await found.ask(runtime.declared(pair))
+        # Docker that doesn't answer one question answers no other: each would wait for its whole bound.
+        silent = sight is None and any(refusal.passing for refusal in found.refusals)
+        declared = None if silent else await found.ask(runtime.declared(pair))
         differs = differences(declared, sight.recipe) if declared and sight and sight.recipe else ()
         stage = sight is not None and _staging(engine, pair, sight, differs, may_stage=may_stage, found=found)
         version, subject = await self._contents(engine, pair, declared, how, found)
         await self._room(engine, found)
+        _address(engine, pair, declared, found)
         _restart(engine, declared, None if stage or sight is None else sight.recipe, found)
         standing = await self._evidence(engine, pair, subject, trial=trial, found=found)
         return Verdict(
@@ -298,6 +302,17 @@ def _staging(
     else:
         found.refuse(f"the container {engine.container} isn't what {pair.label} declares: {fields}", mend)
     return False
+
+
+def _address(engine: Engine, pair: Pair, declared: Recipe | None, found: Findings) -> None:
+    """What publishes ports, and not the one where it is asked, would never be found ready."""
+    address = urlsplit(engine.url)
+    if declared is None or not declared.ports or address.hostname not in ("127.0.0.1", "localhost", "::1"):
+        return
+    outside = [port.partition("->")[0].rpartition(":")[2] for port in declared.ports]
+    if str(address.port or 80) not in outside and "any" not in outside:
+        what = f"{pair.label} publishes {', '.join(declared.ports)}, but is asked at {engine.url}"
+        found.refuse(what, f"correct engines.{engine.name}.url, or the ports in {source_of(engine)}")
 
 
 def _restart(engine: Engine, declared: Recipe | None, kept: Recipe | None, found: Findings) -> None:

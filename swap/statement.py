@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from swap.drift import looks_secret
+from swap.drift import looks_secret, without_secrets
 from swap.ports import Evidence, Recipe, Subject
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -28,8 +28,15 @@ _MASKED = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def mask_env(env: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The environment, sorted, with the values of secrets replaced by their sha256. Masking twice changes nothing."""
-    return tuple(sorted((name, _masked(value) if looks_secret(name) else value) for name, value in env))
+    """The environment, sorted, with the values of secrets replaced by their sha256. Masking twice changes nothing.
+
+    A secret is known by the variable's name, or by its own looks (`postgres://user:password@host`).
+    """
+    return tuple(sorted((name, _value(name, value)) for name, value in env))
+
+
+def _value(name: str, value: str) -> str:
+    return _masked(value) if looks_secret(name) or _tells(value) else value
 
 
 def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
@@ -42,7 +49,7 @@ def mask_recipe(recipe: Recipe) -> Recipe:
     both = mask_argv(recipe.argv)
     entry = len(recipe.entrypoint)
     masked = replace(recipe, entrypoint=both[:entry], command=both[entry:], env=mask_env(recipe.env))
-    return replace(masked, labels=mask_env(recipe.labels))
+    return replace(masked, labels=mask_env(recipe.labels), healthcheck=_mask_text(recipe.healthcheck))
 
 
 def _masked_word(before: str, word: str) -> str:
@@ -50,11 +57,26 @@ def _masked_word(before: str, word: str) -> str:
     if follows_secret and not word.startswith("-"):
         return _masked(word)
     name, equals, value = word.partition("=")
-    return f"{name}={_masked(value)}" if equals and looks_secret(name) else word
+    if equals and looks_secret(name):
+        return f"{name}={_masked(value)}"
+    return _masked(word) if _tells(word) else word
+
+
+def _mask_text(text: str) -> str:
+    """A longer text without its secrets, that still differs from one with others."""
+    return f"{without_secrets(text)} ({_masked(text)[:19]})" if _tells(text) else text
+
+
+def _tells(value: str) -> bool:
+    return without_secrets(value) != value
 
 
 def _masked(value: str) -> str:
-    return value if _MASKED.fullmatch(value) else "sha256:" + hashlib.sha256(_bytes(value)).hexdigest()
+    return value if is_masked(value) else "sha256:" + hashlib.sha256(_bytes(value)).hexdigest()
+
+
+def is_masked(value: str) -> bool:
+    return _MASKED.fullmatch(value) is not None
 
 
 def _bytes(text: str) -> bytes:

@@ -409,5 +409,4 @@ def recipe_for(image: str, artifact: str, *, models: str = "/srv/models", flags:
         command=("--model", f"/models/{artifact}", *flags),
         env=(("PATH", "/usr/bin"),),
         mounts=(Mount(models, "/models", read_only=True),),
-        ports=("127.0.0.1:8095->8095/tcp",),
     )

@@ -294,3 +294,25 @@ async def test_docker_gone_is_not_none_of_them(box: Box) -> None:
     box.runtime.fail("declared", Unreachable("Docker doesn't answer"))
     with pytest.raises(Unreachable):
         await box.checker.pair_of(box.engine, box.runtime.recipes["v2"])
+
+
+@pytest.mark.parametrize(
+    ("ports", "fits"),
+    [
+        (("127.0.0.1:8095->8080/tcp",), True),
+        (("*:9000->9000/tcp", "*:8095->8080/tcp"), True),
+        (("*:any->8095/tcp",), True),  # Docker picks one
+        ((), True),  # on the host's network, say
+        (("127.0.0.1:8096->8095/tcp",), False),
+    ],
+)
+async def test_what_publishes_other_ports_than_the_one_where_it_is_asked_is_refused(
+    box: Box, ports: tuple[str, ...], fits: bool
+) -> None:
+    box.edit_file("v2", ports=ports)
+    verdict = await box.judge(trial=True)
+    assert verdict.allowed is fits
+    if not fits:
+        assert only(verdict.refusals).startswith(
+            "ninfer:v2 publishes 127.0.0.1:8096->8095/tcp, but is asked at http://127.0.0.1:8095; correct "
+        )

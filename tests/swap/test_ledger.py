@@ -18,8 +18,9 @@ import pytest
 from swap import ledger as ledger_file
 from swap import standing as standing_module
 from swap.ledger import FileLedger, key, mask_argv, mask_env
-from swap.ports import CardIdentity, Evidence, Fault, FileDigest, Mount, Outcome, Subject
+from swap.ports import CardIdentity, Evidence, Fault, FileDigest, Mount, Outcome, Recipe, Subject
 from swap.standing import standing
+from swap.statement import mask_recipe
 from tests.swap.fakes import REAL, SIMULATED
 
 ARTIFACT = FileDigest("/srv/models/v2.ninfer", 23_719_496_192, "55" * 32)
@@ -198,6 +199,23 @@ def test_a_secret_is_hashed_whichever_way_a_word_gives_it(
 def test_a_number_of_tokens_and_a_word_without_a_secret_name_stay_as_they_are() -> None:
     argv = ("env", "MAX_TOKENS=3", "serve", "--draft-tokens=3", "model=m", "--tokens", "a=b")
     assert mask_argv(argv) == argv
+
+
+def test_a_secret_inside_a_value_is_hashed_too_and_another_one_makes_another_pair(path: Path) -> None:
+    def with_secret(secret: str) -> Recipe:
+        url, check = f"postgres://u:{secret}@db/x", f"CMD curl -H 'Authorization: Bearer {secret}' http://x/health"
+        return Recipe("i", "sha256:1", command=("serve", url), env=(("DB_URL", url),), healthcheck=check)
+
+    def subject(recipe: Recipe) -> Subject:
+        return replace(SUBJECT, argv=recipe.argv, env=recipe.env)
+
+    made, other = with_secret("hunter2"), with_secret("hunter3")
+    FileLedger(path).record(served(subject(made), recipe=made))
+    assert "hunter2" not in path.read_text()
+    (read,) = FileLedger(path).evidence()
+    assert read.key == key(subject(made)) != key(subject(other))
+    assert read.recipe == mask_recipe(made) == mask_recipe(mask_recipe(made))
+    assert mask_recipe(made).healthcheck != mask_recipe(other).healthcheck
 
 
 def test_a_subject_masked_before_is_the_same_pair(path: Path) -> None:
