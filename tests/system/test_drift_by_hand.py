@@ -146,7 +146,7 @@ def test_an_edit_of_what_makes_the_pair_is_refused_until_it_is_proven(
 @pytest.mark.parametrize(
     ("edit", "field", "declared", "created"),
     [
-        (lambda it: it.update(ports=[f"127.0.0.1:1:{INSIDE}"]), f"port {INSIDE}/tcp", "127.0.0.1:1", ":"),
+        (lambda it: it["ports"].append("127.0.0.1:1:9"), "port 9/tcp", "127.0.0.1:1", "(not set)"),
         (lambda it: it["healthcheck"].update(interval="31s"), "healthcheck", "every 31s", "every 30s"),
         (lambda it: it.update(stop_grace_period="51s"), "stop grace", "51 s", "50 s"),
         (lambda it: it.pop("network_mode"), "networks", "_default", "bridge"),
@@ -207,6 +207,18 @@ def test_limits_that_no_field_shows_are_told_until_it_has_served_with_them(house
 def replaced(service: Json, key: str, old: str, new: str, count: int) -> None:
     assert old in service[key]
     service[key] = service[key].replace(old, new, count)
+
+
+def test_a_port_that_leads_elsewhere_is_shown_and_refused(house: House) -> None:
+    """It would be started, and never found ready."""
+    before = ids(house)
+    with editor(house) as service:
+        service["ports"] = [f"127.0.0.1:1:{INSIDE}"]
+    assert row(house, f"port {INSIDE}/tcp")["declared"] == "127.0.0.1:1"
+    last = order(house, "swap")
+    assert last["code"] == REFUSED
+    assert f"publishes 127.0.0.1:1->{INSIDE}/tcp, but is asked at {house.tenants['ninfer'].url}" in last["text"]
+    assert ids(house) == before
 
 
 # ------------------------------------------------------------------------------------------------- the container
