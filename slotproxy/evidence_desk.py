@@ -55,6 +55,7 @@ class EvidenceDesk:
         verdict = await self.checker.judge(engine.name, pair.name, trial=True, how=how)
         known = verdict.standing or Standing()
         served, attested = known.served, known.attested
+        before = await self.checker.verified_as(pair.label) if verdict.standing is None else None
         return {
             "label": pair.label,
             "deployed": pair.name == engine.deployed,
@@ -69,6 +70,7 @@ class EvidenceDesk:
             "attested": attested and {**_said(attested), "counts": engine.require is not Require.VERIFIED},
             "revoked": known.revoked and _said(known.revoked),
             "changed": {"since": known.before.when, "what": list(known.changed)} if known.before else None,
+            "before": before and {"when": before.when, "how": before.how},
             "doubts": list(known.doubts),
             "require": engine.require.value,
             "image": pair.image,

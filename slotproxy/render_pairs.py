@@ -88,6 +88,8 @@ def _said(pair: Answer) -> Iterator[str]:
         yield f"attested {moment(attested.get('when'))} by the operator ({how}): {attested.get('reason')}"
     if failed := pair.get("last_failure"):
         yield f"failed {moment(failed.get('when'))}: {failed.get('reason')}"
+    if before := pair.get("before"):
+        yield f"was verified {moment(before.get('when'))} by {before.get('how')}; what refuses it now:"
     if pair.get("state") == "declared":
         for refusal in pair.get("refusals") or ():
             yield " - ".join(filter(None, (f"refused: {refusal.get('what')}", refusal.get("mend"))))

@@ -217,6 +217,17 @@ async def test_the_image_of_what_is_adopted_is_kept(office: Office) -> None:
         assert office.strata.kept == [office.strata.sight.recipe.image_id]
 
 
+async def test_a_verified_pair_whose_file_is_gone_is_said_to_have_been_verified(office: Office) -> None:
+    async with office.serving(verified=("strata:current", "ninfer:v2")):
+        file = office.folder / "models" / FILES["v2"]
+        file.rename(file.with_name("aside"))
+        (gone,) = [one for one in (await office.desk.evidence.pairs())["pairs"] if one["label"] == "ninfer:v2"]
+        file.with_name("aside").rename(file)
+        (back,) = [one for one in (await office.desk.evidence.pairs())["pairs"] if one["label"] == "ninfer:v2"]
+    assert (gone["state"], gone["before"]["when"]) == ("declared", back["when"])
+    assert (back["state"], back["before"]) == ("verified", None)
+
+
 async def test_two_who_ask_for_the_pairs_at_once_share_one_reading_of_the_files(office: Office) -> None:
     async with office.serving() as controller:
         await until(lambda: all(known.subject for known in controller.hands.known.values()))  # read what serves

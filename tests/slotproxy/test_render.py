@@ -90,6 +90,10 @@ def test_what_refuses_a_pair_is_said_where_it_is_no_more_than_declared() -> None
     refusals = [{"what": "/srv/a is gone", "mend": "bring it back"}]
     assert said_of(refusals=refusals) == ""
     assert said_of(refusals=refusals, state="declared") == "ninfer:v2 refused: /srv/a is gone - bring it back"
+    before = {"when": "2026-01-02T03:04:05Z", "how": "trial"}
+    assert said_of(refusals=refusals, state="declared", before=before).startswith(
+        "ninfer:v2 was verified 2026-01-02 03:04:05Z by trial; what refuses it now: "
+    )
 
 
 def test_long_words_go_on_below_their_own_beginning() -> None:
