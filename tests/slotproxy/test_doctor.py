@@ -239,12 +239,14 @@ async def test_an_engine_that_serves_without_evidence_is_told(office: Office) ->
 async def test_a_container_that_is_not_what_is_declared_is_a_warning_that_names_some_fields(office: Office) -> None:
     declared = office.ninfer.recipes["v2"]
     office.ninfer.create(
-        replace(declared, command=(*declared.command, "--spec", "mtp"), user="root", ports=(), init=True)
+        replace(
+            declared, command=(*declared.command, "--spec", "mtp"), user="root", ports=("*:8095->8095/tcp",), init=True
+        )
     )
     finding = await only(office)
     assert (finding["where"], finding["severity"]) == ("ninfer:v2", "warning")
     assert finding["what"].startswith(
-        "what is declared, created, running and verified differs in user, command, port 8095/tcp, "
+        "what is declared, created, running and verified differs in user, command, init, "
     )
     assert finding["what"].endswith(", and 1 more")
     assert finding["mend"] == "`slotctl drift ninfer` shows what would mend it"

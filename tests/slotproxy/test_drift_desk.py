@@ -79,9 +79,9 @@ async def test_what_was_never_verified_differs_though_no_field_does(office: Offi
 async def test_what_runs_otherwise_than_it_was_created_is_told(office: Office) -> None:
     async with office.serving():
         assert office.strata.sight.recipe is not None
-        office.strata.live = replace(office.strata.sight.recipe, ports=())
+        office.strata.live = replace(office.strata.sight.recipe, ports=("127.0.0.1:9->8095/tcp",))
         (row,) = (await one(office, "strata"))["drift"]
-    assert (row["field"], row["running"]) == ("port 8095/tcp", "(not set)")
+    assert (row["field"], row["running"]) == ("port 8095/tcp", "127.0.0.1:9")
 
 
 async def test_a_verified_image_that_is_gone_is_told_so(office: Office) -> None:
