@@ -14,6 +14,7 @@ from engines.spec import Engine, Pair
 from swap import trials
 from swap.boot import Boot
 from swap.checks import Checker, Verdict
+from swap.decisions import Decisions
 from swap.drift import differences
 from swap.inspection import inspect, replaced
 from swap.known import Known, unit_of
@@ -105,6 +106,7 @@ class Hands:
     in_flight: Callable[[], int]
     times: Times = field(default_factory=Times)
     baseline: int = 0
+    decisions: Decisions = field(default_factory=Decisions)
     serving: Callable[[], Unit | None] = lambda: None  # set by the controller, who knows
     known: dict[Unit, Known] = field(default_factory=dict)
     wishes: dict[int, Wish] = field(default_factory=dict)
