@@ -54,7 +54,7 @@ from swap.reading import Reading
 from swap.state import Closed, Open, Refusing, State, gate, phase
 from swap.tickets import Ended, Progress, Ticket, truth
 from swap.trials import find_out
-from swap.watch import Watch
+from swap.watches import Watches
 
 WRITE_LIMIT = 10.0  # seconds that a durable write may take
 CHANGES = (Stage, PutBack, Stop, Start)
@@ -73,6 +73,7 @@ class Controller:
     since: float = field(default_factory=time.monotonic)  # when the phase began
     serving_since: float = 0.0  # when what serves now began to
     text: str = ""
+    watches: Watches = field(init=False)
     _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     _tickets: list[Ticket] = field(default_factory=list)
     _ids: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
@@ -90,6 +91,7 @@ class Controller:
         self._log = structlog.get_logger("slotproxy.swap")
         self.hands.say = self.say
         self.hands.serving = lambda: self.state.serving
+        self.watches = Watches(self.hands, self.ledger, lambda: self.state, self._events.put_nowait)
 
     # ------------------------------------------------------------------------------------------ what people ask
 
@@ -102,11 +104,13 @@ class Controller:
         self._events.put_nowait(Ordered(order))
         return ticket
 
-    def abort(self) -> str | None:
-        """Give the order up that is under way; returns its target, None where there is none."""
+    def abort(self, note: str = "") -> str | None:
+        """Give the order up that is under way; returns its target, None where there is none. Its answer adds `note`."""
         order = self.state.order
         if order is None:
             return None
+        if note:
+            self._notes[order.id] = note
         self._events.put_nowait(Aborted())
         return f"{order.engine}:{order.pair}"
 
@@ -153,9 +157,7 @@ class Controller:
     async def run(self) -> None:
         """Until cancelled. Engines that run are left alone when it ends."""
         async with asyncio.TaskGroup() as tasks:
-            for name in self.engines:
-                watch = Watch(name, self.hands, self.ledger, lambda: self.state, self._events.put_nowait)
-                tasks.create_task(watch.run(), name=f"watch {name}")
+            self.watches.begin(tasks, self.engines)
             assert START.doing is not None
             await self._begin(START.doing, tasks)
             while True:

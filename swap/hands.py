@@ -243,6 +243,7 @@ class Hands:
         if unit == self.serving():  # nothing is started, and what it has read is known, or isn't
             return unit
         known = self.known.setdefault(unit, Known(engine, pair, verdict.declared))
+        known.engine, known.pair = engine, pair  # as they are configured now
         known.recipe, known.stage = verdict.declared, stage and (engine.compose is not None or not engine.container)
         known.subject, known.standing = verdict.subject, verdict.standing
         known.artifact_version = verdict.artifact_version
