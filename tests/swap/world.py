@@ -26,7 +26,7 @@ from swap.hands import Hands, Times, Told, Wish
 from swap.hashing import Hasher
 from swap.journal import FileJournal
 from swap.moves import Awaited, Failed, Unit
-from swap.ports import Evidence, Fault, JournalEntry, Memory, Mount, Outcome, Recipe, Unreachable
+from swap.ports import Evidence, Fault, Gate, JournalEntry, Memory, Mount, Outcome, Recipe, Unreachable
 from swap.readiness import Answered, Readiness
 from swap.tickets import Ended, Progress, Ticket
 from tests.swap.fakes import REAL, FakeCard, FakeGate, FakeLedger, FakeRuntime, recipe_for
@@ -41,15 +41,17 @@ FILES = {"v2": "qwen3_8_27b_nvfp4.ninfer", "v3": "qwen3_8_27b_nvfp4_v3.ninfer"}
 class World:
     """Strata is deployed and its container made, NInfer's is stopped with v2; nothing has any evidence yet."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, models: Path | None = None) -> None:
+        """`models`: a folder with the models of another world, which costs less than to write and to hash them anew."""
         self.folder, self.story = folder, _Story()
+        self.models = models or write_models(folder / "models")
         self.logs: list[MutableMapping[str, Any]] = []
-        self.card, self.gate, self.ledger = _Card(self.story), FakeGate(), FakeLedger()
+        self.card, self.gate, self.ledger = self.make_card(), FakeGate(), FakeLedger()
         self.gate.story = _Told(self.story, "gate ", lambda what: what)
         self.places = {name: _place() for name in ("strata", "ninfer")}
-        recipes = self._recipes(folder / "models")
+        recipes = self._recipes(self.models)
         self.engines = {"strata": self._strata(), "ninfer": self._ninfer()}
-        self.runtimes = {name: FakeRuntime(name, self.card, recipes[name]) for name in self.engines}
+        self.runtimes = {name: self.make_runtime(name, recipes[name]) for name in self.engines}
         for name, runtime in self.runtimes.items():
             runtime.calls = _Told(self.story, f"{name} ", self._call)
         self.strata, self.ninfer = self.runtimes["strata"], self.runtimes["ninfer"]
@@ -61,8 +63,17 @@ class World:
         self.times = Times(drain=60.0, freeing=60.0)
         self.rebuild()
 
+    def make_card(self) -> FakeCard:
+        return _Card(self.story)
+
+    def make_runtime(self, name: str, recipes: dict[str, Recipe]) -> FakeRuntime:
+        return FakeRuntime(name, self.card, recipes)
+
     def rebuild(self) -> None:
         """What a new daemon has: everything that isn't on disk, or outside, is forgotten."""
+        self.build(self.gate, lambda: self.gate.in_flight)
+
+    def build(self, gate: Gate, in_flight: Callable[[], int]) -> None:
         self.journal = _Journal(self.folder / "state" / "journal.json")
         self.checker = Checker(
             engines=self.engines,
@@ -79,16 +90,16 @@ class World:
             runtimes=self.runtimes,
             card=self.card,
             checker=self.checker,
-            gate=self.gate,
+            gate=gate,
             journal=self.journal,
             readiness=self.readiness,
             headroom=GiB // 4,
             default=self.default,
             say=lambda _: None,
-            in_flight=lambda: self.gate.in_flight,
+            in_flight=in_flight,
             times=self.times,
         )
-        self.controller = Controller(self.engines, self.hands, self.ledger, self.gate)
+        self.controller = Controller(self.engines, self.hands, self.ledger, gate)
 
     def when(self, line: str, do: Callable[[], object]) -> None:
         """Do this once, when the story comes there."""
@@ -101,10 +112,6 @@ class World:
     # ------------------------------------------------------------------------------------------ what is configured
 
     def _recipes(self, models: Path) -> dict[str, dict[str, Recipe]]:
-        models.mkdir()
-        for version, name in ((2, FILES["v2"]), (3, FILES["v3"])):
-            write_artifact(models / name, version)
-        write_gguf(models / "strata.gguf")
         images = {"v2": "ninfer:local", "v3": "ninfer:v3"}
         ninfer = {name: recipe_for(images[name], FILES[name], models=str(models)) for name in FILES}
         strata = replace(
@@ -116,12 +123,12 @@ class World:
         return {"strata": {"current": strata}, "ninfer": ninfer}
 
     def _strata(self) -> Engine:
-        pair = Pair("strata", "current", "strata:1", (self.folder / "models" / "strata.gguf",))
+        pair = Pair("strata", "current", "strata:1", (self.models / "strata.gguf",))
         return self._engine("strata", {"current": pair}, "current")
 
     def _ninfer(self) -> Engine:
-        v2 = Pair("ninfer", "v2", "ninfer:local", (self.folder / "models" / FILES["v2"],))
-        v3 = Pair("ninfer", "v3", "ninfer:v3", (self.folder / "models" / FILES["v3"],))
+        v2 = Pair("ninfer", "v2", "ninfer:local", (self.models / FILES["v2"],))
+        v3 = Pair("ninfer", "v3", "ninfer:v3", (self.models / FILES["v3"],))
         return self._engine("ninfer", {"v2": v2, "v3": v3}, "v2")
 
     def _engine(self, name: str, pairs: dict[str, Pair], deployed: str) -> Engine:
@@ -219,6 +226,14 @@ class World:
 
     def evidence_of(self, label: str) -> list[Outcome]:
         return [one.outcome for one in self.ledger.evidence() if one.pair == label]
+
+
+def write_models(folder: Path) -> Path:
+    folder.mkdir()
+    for version, name in ((2, FILES["v2"]), (3, FILES["v3"])):
+        write_artifact(folder / name, version)
+    write_gguf(folder / "strata.gguf")
+    return folder
 
 
 class FakeReadiness(Readiness):
