@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from slotproxy.gate import SlotGate
 from slotproxy.outcomes import Outcomes
 from slotproxy.server import Server
 from slotproxy.server import config as client_config
+from slotproxy.systemd import Systemd, in_a_line
 from swap.checks import Checker
 from swap.controller import Controller
 from swap.hands import BACKOFF, Hands, Times
@@ -85,11 +86,12 @@ class Daemon:
                     if self.docker is not None:
                         await self.docker.close()
 
-    async def serve_clients(self, listening: socket.socket) -> None:
-        """The client port, until `stop` is set; then requests end."""
+    async def serve_clients(self, listening: socket.socket, up: Callable[[], None] = lambda: None) -> None:
+        """The client port, until `stop` is set; then requests end. `up` is called once it accepts connections."""
         with contextlib.ExitStack() as end:
             async with engine_client() as client, asyncio.TaskGroup() as tasks:
-                server = Server(client_config(build_app(self.settings, self.gate, client, outcomes=self.outcomes)))
+                app = build_app(self.settings, self.gate, client, outcomes=self.outcomes)
+                server = Server(client_config(app), up)
                 serving = tasks.create_task(self._part("the client port", server.serve([listening])), name="clients")
                 await self.stop.wait()
                 end.enter_context(at_most(self.settings.stop_limit))
@@ -206,7 +208,7 @@ def _card(settings: Settings) -> Card:
 
 async def serve(settings: Settings) -> int:
     """`slotproxy serve`: until SIGTERM or SIGINT. The exit code: 1 when a part of it broke. Raises CannotServe."""
-    stop, otherwise = asyncio.Event(), "give another `listen:`"
+    stop, otherwise, systemd = asyncio.Event(), "give another `listen:`", Systemd()
     with (
         _signals(stop),
         await claim_port(settings.host, settings.port, otherwise) as listening,
@@ -223,7 +225,8 @@ async def serve(settings: Settings) -> int:
                 tasks.create_task(_warn_of_size(daemon, log), name="size"),
                 tasks.create_task(keep_proven(runtimes, evidence), name="keep images"),
             ]
-            await daemon.serve_clients(listening)
+            tasks.create_task(systemd.accompany(lambda: in_a_line(daemon.desk), stop), name="systemd")
+            await daemon.serve_clients(listening, up=systemd.ready)
             for task in aside:
                 task.cancel()
     log.info("slotproxy has ended; engines run on")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -67,12 +67,21 @@ def _full() -> bytes:
 
 
 class Server(uvicorn.Server):
-    """uvicorn that accepts a few connections at once, however many wait, and leaves signals to others."""
+    """uvicorn that accepts a few connections at once, however many wait, and leaves signals to others.
+
+    `up` is called once it accepts them.
+    """
+
+    def __init__(self, config: uvicorn.Config, up: Callable[[], None] = lambda: None) -> None:
+        super().__init__(config)
+        self._up = up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or ():
             listening.listen(_QUEUE)  # asyncio takes the length of the queue and of the batch for the same thing
+        if self.started:
+            self._up()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -23,6 +23,7 @@ import yaml
 from slotproxy import claims, config, daemon
 from slotproxy.__main__ import main
 from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at
+from tests.slotproxy.manager import listening
 from tests.slotproxy.programs import (
     LIMIT,
     Serve,
@@ -205,7 +206,8 @@ async def test_a_port_that_is_claimed_is_refused_to_others_and_opens_later() -> 
 # ------------------------------------------------------------------------------------------------- what it lacks
 
 
-def test_without_docker_and_without_a_card_it_is_up_and_says_so_once(house: Path) -> None:
+def test_case_42_without_docker_and_without_a_card_it_is_up_and_says_so_once(house: Path) -> None:
+    """Its clients, slotctl, the log, and systemd, for which it is ready: it can be asked, and says what is amiss."""
     folder = house.parent
     engine = {
         "profile": "ninfer",
@@ -217,8 +219,12 @@ def test_without_docker_and_without_a_card_it_is_up_and_says_so_once(house: Path
     (folder / "docker-compose.yml").write_text("services: {}\n")
     more = {"docker": f"unix://{folder}/docker.sock", "card": {"gpu": 0}, "engines": {"ninfer": engine}}
     changed(house, "slotproxy", **more, default="ninfer", models={})
-    with Serve(house) as serve:
-        assert httpx.get(f"{serve.url}/health", timeout=LIMIT).status_code == 200
+    with (
+        listening(str(folder / "notify")) as manager,
+        Serve(house, NOTIFY_SOCKET=manager.name, WATCHDOG_USEC=1_000_000) as serve,
+    ):
+        serve.until(lambda: "READY=1" in manager.every())
+        assert httpx.get(f"{serve.url}/health", timeout=1).status_code == 200
         dark = serve.until(lambda: serve.status()["dark"])
         assert "docker.sock" in dark["reason"]
         assert dark["passing"] is True
@@ -231,6 +237,11 @@ def test_without_docker_and_without_a_card_it_is_up_and_says_so_once(house: Path
         assert len([one for one in said if "docker.sock" in one]) == 3, said  # nothing serves, no look, no events
         assert len([one for one in said if "NVML" in one]) == 1, said
         assert serve.end(signal.SIGTERM) == 0
+        told = manager.every()
+        assert told[-1] == "STOPPING=1|STATUS=stopping"
+        assert told.count("WATCHDOG=1") >= 5  # each half second
+        (line,) = {text for text in told if "docker.sock" in text}
+        assert line.startswith("STATUS=nothing serves: ")
 
 
 def test_a_body_too_large_and_an_unknown_pair_are_told_as_such(house: Path) -> None:
