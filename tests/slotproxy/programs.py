@@ -112,7 +112,7 @@ class Serve(Program):
     """`slotproxy serve --config FILE`; its output goes beside the file, or to `folder`."""
 
     def __init__(self, config: Path, name: str = "slotproxy", folder: Path | None = None, **variables: object) -> None:
-        super().__init__(folder or config.parent, "serve", "--config", config, name=name, **variables)
+        super().__init__(folder or config.parent, "serve", "--config", config, name=name, cwd=None, **variables)
         self.control = Path(yaml.safe_load(config.read_text())["control"])
 
     @property
