@@ -52,6 +52,7 @@ from swap.moves import (
 from swap.ports import Fault, Gate, JournalEntry, Ledger, Sight
 from swap.reading import Reading
 from swap.state import Closed, Open, Refusing, State, gate, phase
+from swap.telling import Telling
 from swap.tickets import Ended, Progress, Ticket, truth
 from swap.trials import find_out
 from swap.watches import Watches
@@ -89,6 +90,7 @@ class Controller:
 
     def __post_init__(self) -> None:
         self._log = structlog.get_logger("slotproxy.swap")
+        self._telling = Telling(self.hands.times.backoff)
         self.hands.say = self.say
         self.hands.serving = lambda: self.state.serving
         self.watches = Watches(self.hands, self.ledger, lambda: self.state, self._events.put_nowait)
@@ -169,6 +171,8 @@ class Controller:
         self.state, effects = step(before, event)
         self._ending = before.order if self.state.order is None else None
         self._log.info("step", took=type(event).__name__, phase=phase(self.state), up=_labels(self.state.up))
+        for said in self._telling.of(before, event, self.state, effects, time.monotonic()):
+            self.hands.decisions.add(said.kind, said.text, why=said.why, **said.facts)
         self._note_change(before)
         if self.state.doing != before.doing:
             self.since, self.text = time.monotonic(), ""
@@ -185,13 +189,11 @@ class Controller:
             self._settled.set()
 
     def _note_change(self, before: State) -> None:
-        """What people who read the log want to know: who serves, or why nobody does."""
+        """Who serves, and since when."""
         state = self.state
         if state.serving != before.serving and state.serving:
             self.serving_since = time.monotonic()
             self._log.info("an engine serves", pair=state.serving.label)
-        if state.dark != before.dark and state.dark and not state.serving:
-            self._log.warning("nothing serves", why=state.dark, passing=not state.person)
 
     async def _act(self, effect: Effect, tasks: asyncio.TaskGroup) -> None:
         match effect:

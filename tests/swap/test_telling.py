@@ -1,0 +1,244 @@
+"""What people are told of the machine's steps: each decision once, with its reason."""
+
+from __future__ import annotations
+
+from swap.machine import step
+from swap.moves import Aborted, Check, Checked, Died, Done, Event, Failed, Found, Order, Ordered, Stop, Unit, Up, Warm
+from swap.state import State
+from swap.telling import Telling
+from tests.swap.test_machine import STRATA, TO_NINFER, V2, Talk
+
+BACKOFF = (5.0, 10.0, 300.0)
+
+
+BOTH_RAN = (
+    "second-engine: ninfer:v2 came up beside strata:current and is stopped"
+    " (one engine at a time has the card; both ran already)"
+)
+CAME_UP = (
+    "second-engine: ninfer:v2 came up beside strata:current and is stopped"
+    " (one engine at a time has the card; it was started without our doing)"
+)
+
+
+class Listener(Talk):
+    """A conversation with the machine, and what is told of it: `kind: text (why)`. Each event takes a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.telling = Telling(BACKOFF)
+        self.clock = 0.0
+        self.heard: list[str] = []
+
+    def tell(self, event: Event) -> Listener:
+        before = self.state
+        super().tell(event)
+        self.clock += 1
+        for said in self.telling.of(before, event, self.state, self.effects, self.clock):
+            self.heard.append(f"{said.kind}: {said.text}{f' ({said.why})' * bool(said.why)}")
+        return self
+
+    def until(self, kind: type) -> Listener:
+        """Whatever is to be done ends well until it is one of these."""
+        for _ in range(20):
+            if self.doing(kind):
+                return self
+            self.well()
+        raise AssertionError(f"{kind.__name__} doesn't come: {self.state}")
+
+    def well(self) -> Listener:
+        match self.state.doing:
+            case Check(n, order):
+                return self.tell(Checked(n, Unit(order.engine, order.pair)))
+            case doing if doing is not None and type(doing).__name__ == "Start":
+                return self.tell(Up(doing.n, doing.unit))  # type: ignore[union-attr]
+            case _:
+                return self.tell(Done(self.n))
+
+    def to_the_end(self) -> Listener:
+        while self.state.doing is not None:
+            self.well()
+        return self
+
+    def news(self) -> list[str]:
+        """What was told since it was asked last."""
+        news, self.heard = self.heard, []
+        return news
+
+
+def serving() -> Listener:
+    told = Listener()
+    told.found(STRATA).done()
+    told.news()
+    return told
+
+
+def test_what_runs_at_start_is_told_adopted() -> None:
+    told = Listener()
+    told.found(STRATA).done()
+    assert told.news() == ["adopted: strata:current serves, adopted as it runs (it ran already)"]
+
+
+def test_of_two_that_run_at_start_one_is_told_adopted_and_the_other_stopped() -> None:
+    told = Listener()
+    told.found(STRATA, V2)
+    told.to_the_end()
+    assert told.news() == [
+        BOTH_RAN,
+        "second-engine: ninfer:v2 is stopped (it came up beside another)",
+        "adopted: strata:current serves, adopted as it runs (it ran already)",
+    ]
+
+
+def test_what_is_started_because_nothing_ran_is_told_with_why_it() -> None:
+    told = Listener()
+    told.tell(Found(told.n, frozenset(), None, STRATA, "it served last")).to_the_end()
+    assert told.news() == [
+        "starting: strata:current is started (it served last)",
+        "serving: strata:current serves (it served last)",
+    ]
+
+
+def test_nothing_to_start_is_dark_and_needs_a_person() -> None:
+    told = Listener()
+    told.found()
+    assert told.news() == ["dark: nothing serves, and a person is needed (nothing is verified)"]
+
+
+def test_a_swap_is_told_as_ordered_as_serving_and_as_answered() -> None:
+    told = serving()
+    told.tell(Ordered(TO_NINFER)).to_the_end()
+    assert told.news() == [
+        "ordered: a swap to ninfer:v2 was ordered",
+        "serving: ninfer:v2 serves (a swap to it was ordered)",
+        "answered: the swap to ninfer:v2 ended with 0: ninfer:v2 serves",
+    ]
+
+
+def test_a_refused_swap_is_told_with_the_reason_and_nothing_failed() -> None:
+    told = serving()
+    told.tell(Ordered(TO_NINFER)).tell(Failed(told.n, "it isn't verified"))
+    assert told.news() == [
+        "ordered: a swap to ninfer:v2 was ordered",
+        "refused: the swap to ninfer:v2 was refused (it isn't verified)",
+    ]
+
+
+def test_who_asks_for_the_same_joins_and_who_asks_for_another_is_refused() -> None:
+    told = serving()
+    told.tell(Ordered(TO_NINFER))
+    told.news()
+    told.tell(Ordered(Order(2, "ninfer", "v2"))).tell(Ordered(Order(3, "ninfer", "v3")))
+    assert told.news() == [
+        "ordered: a swap to ninfer:v2 was ordered, and joins the one under way",
+        "refused: the swap to ninfer:v3 was refused (a swap to ninfer:v2 is under way)",
+    ]
+
+
+def test_a_swap_that_fails_is_told_as_failed_restored_and_answered() -> None:
+    told = serving()
+    told.tell(Ordered(TO_NINFER)).until(Warm).tell(Failed(told.n, "it exited with code 1", gone=True)).to_the_end()
+    assert told.news() == [
+        "ordered: a swap to ninfer:v2 was ordered",
+        "failed: the swap to ninfer:v2 failed; strata:current is put back (it exited with code 1)",
+        "restored: strata:current serves again (the swap to ninfer:v2 failed: it exited with code 1)",
+        "answered: the swap to ninfer:v2 ended with 4: strata:current serves (it exited with code 1)",
+    ]
+
+
+def test_what_the_operator_gives_up_has_not_failed() -> None:
+    told = serving()
+    told.tell(Ordered(TO_NINFER)).until(Warm).tell(Aborted())
+    told.tell(Failed(told.n, "given up by the operator", passing=True, interrupted=True)).to_the_end()
+    heard = told.news()
+    assert "ordered: the swap to ninfer:v2 is given up (the operator says so)" in heard
+    assert not [line for line in heard if line.startswith("failed")]
+    assert heard[-1].startswith("answered: the swap to ninfer:v2 ended with 4: strata:current serves")
+
+
+def test_an_engine_that_dies_is_told_as_failed_started_again_and_recovered_with_how_long_nothing_served() -> None:
+    told = serving()
+    told.tell(Died(STRATA, "exited with code 137"))
+    assert told.news()[:2] == [
+        "failed: strata:current failed (it exited with code 137)",
+        "restarting: strata:current is started again (it exited with code 137)",
+    ]
+    began = told.clock
+    told.to_the_end()
+    assert told.news() == [
+        f"recovered: strata:current serves; nothing did for {told.clock - began:.0f} s (it was started again)"
+    ]
+
+
+def test_what_was_stopped_by_hand_is_told_so_and_is_dark() -> None:
+    told = serving()
+    told.tell(Died(STRATA, "was stopped by hand", by_hand=True))
+    assert told.news() == [
+        "stopped-by-hand: strata:current was stopped by hand (nothing starts it again)",
+        "dark: nothing serves, and a person is needed (strata:current was stopped by hand)",
+    ]
+
+
+def test_what_somebody_starts_in_the_dark_ends_it() -> None:
+    told = serving()
+    told.tell(Died(STRATA, "was stopped by hand", by_hand=True)).tell(Up(0, V2))
+    told.news()
+    told.to_the_end()
+    assert told.news() == ["recovered: ninfer:v2 serves; nothing did for 2 s (it was started without our doing)"]
+
+
+def test_a_second_engine_is_told_when_it_comes_up_and_when_it_is_stopped() -> None:
+    told = serving()
+    told.tell(Up(0, V2))
+    assert told.doing(Stop)
+    told.to_the_end()
+    assert told.news() == [
+        CAME_UP,
+        "second-engine: ninfer:v2 is stopped (it came up beside another)",
+    ]
+
+
+def test_what_serves_is_told_replaced_where_its_container_is_another_now() -> None:
+    told = serving()
+    told.tell(Up(0, Unit("strata", "other")))
+    assert told.news()[0] == (
+        "failed: strata:current was replaced by strata:other (its container was replaced without our doing)"
+    )
+
+
+def test_an_unverified_engine_alone_is_dark_and_says_why() -> None:
+    told = Listener()
+    told.found().tell(Up(0, V2, fit=False))
+    assert told.news()[-1] == (
+        "dark: nothing serves, and a person is needed (ninfer:v2 was started by hand and isn't verified)"
+    )
+
+
+def test_dark_that_passes_is_told_once_and_each_longer_pause_once() -> None:
+    """However many tries it takes, and whatever numbers the reason has each time."""
+    told = Listener()
+    for free in range(8):
+        told.tell(Failed(told.n, f"Docker doesn't answer after {free} s", passing=True)).done()
+    assert told.news() == [
+        "dark: nothing serves; it is tried again (Docker doesn't answer after 0 s)",
+        "retrying: tried again in 5 s (Docker doesn't answer after 0 s)",
+        "retrying: tried again in 10 s (Docker doesn't answer after 1 s)",
+        "retrying: tried again every 300 s from now on (Docker doesn't answer after 2 s)",
+    ]
+
+
+def test_another_reason_is_another_dark() -> None:
+    told = Listener()
+    told.tell(Failed(told.n, "Docker doesn't answer", passing=True)).done()
+    told.news()
+    told.tell(Failed(told.n, "permission denied", passing=True))
+    assert told.news()[0] == "dark: nothing serves; it is tried again (permission denied)"
+
+
+def test_every_step_of_every_kind_can_be_told() -> None:
+    """Nothing in the state is taken for granted: telling never breaks a step."""
+    telling, state = Telling(BACKOFF), State()
+    for event in (Up(0, V2), Died(V2, "x"), Died(STRATA, "x"), Aborted(), Done(7), Failed(7, "x"), Ordered(TO_NINFER)):
+        after, effects = step(state, event)
+        telling.of(state, event, after, effects, 0.0)
+        state = after
