@@ -7,7 +7,9 @@ it generates. Meanwhile the card's memory is looked at, for people: nothing is d
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from engines.spec import Engine, GiB
 from swap.known import Known
@@ -16,7 +18,10 @@ from swap.moves import Failed
 from swap.ports import Card, Fault, Runtime, Sight, Unreachable
 from swap.readiness import Answered, Readiness
 
+T = TypeVar("T")
+
 POLL = 0.1  # seconds between two looks while something is awaited
+PEAK_LIMIT = 1.0  # seconds that the card may take to tell its memory in use; clients wait meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,9 @@ class Peak:
         if self.silent and not again:
             return
         try:
-            used = (await self.card.memory()).used
-        except Fault:
+            async with asyncio.timeout(PEAK_LIMIT):
+                used = (await self.card.memory()).used
+        except (Fault, TimeoutError):
             self.silent = True
             return
         self.bytes = used if self.bytes is None else max(self.bytes, used)
@@ -75,7 +81,7 @@ class Warming:
             sight = await self._sight()
             if sight is not None and not self.known.same_run(sight):
                 return Failed(n, await self._how(sight), passing=True, gone=True)
-            if sight is not None and (answered := await self._answers()):
+            if sight is not None and (answered := await self._unless_gone(self._answers())):
                 ready_in = None if self.begun is None else _now() - self.begun
                 if trial is not None:
                     proved = await self._generates(n, trial)
@@ -99,13 +105,46 @@ class Warming:
         """The trial's completion: what isn't able to do more than answer a few tokens is no success."""
         await self._peak.look()
         try:
-            return await self.readiness.generates(self.known.engine, tokens)
+            if answered := await self._unless_gone(self.readiness.generates(self.known.engine, tokens)):
+                return answered
+            why = ""
         except Fault as fault:
+            why = fault.what
+        return await self._no_proof(n, tokens, why)
+
+    async def _no_proof(self, n: int, tokens: int, why: str) -> Failed:
+        sight = await self._sight()
+        gone = sight is not None and not self.known.same_run(sight)
+        why = await self._how(sight) if gone and sight is not None else why
+        what = f"ready, but the trial's completion of {tokens} tokens failed: {why}"
+        return Failed(n, what, passing=True, gone=gone)
+
+    async def _unless_gone(self, question: Coroutine[Any, Any, T]) -> T | None:
+        """The answer; None as soon as it isn't our run any more: who has died may leave a question without one.
+
+        Raises what the question does, and what the look at the container does.
+        """
+        trouble: Exception | None = None
+        answer: T | None = None
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(_caught(question))
+            try:
+                await self._end_of(asked)
+            except Fault as fault:
+                trouble = fault  # raised below: from in here it would come out as a group
+            if asked.done():
+                answer, trouble = asked.result()
+            asked.cancel()
+        if trouble is not None:
+            raise trouble
+        return answer
+
+    async def _end_of(self, asked: asyncio.Task[Any]) -> None:
+        """Returns when it has an answer, or when a look shows that ours has gone."""
+        while not (await asyncio.wait([asked], timeout=POLL))[0]:
             sight = await self._sight()
-            gone = sight is not None and not self.known.same_run(sight)
-            why = await self._how(sight) if gone and sight is not None else fault.what
-            what = f"ready, but the trial's completion of {tokens} tokens failed: {why}"
-            return Failed(n, what, passing=True, gone=gone)
+            if sight is not None and not self.known.same_run(sight):
+                return
 
     async def _how(self, sight: Sight) -> str:
         return await how_it_ended(self.label, self.runtime, self.known.id, sight)
@@ -124,6 +163,14 @@ def beyond(peak: int | None, engine: Engine, baseline: int) -> str:
         return ""
     besides = f" beside a baseline of {_gib(baseline)}" if baseline else ""
     return f"it used {_gib(peak)} of the card, engines.{engine.name}.vram says {_gib(engine.vram)}{besides}"
+
+
+async def _caught(question: Coroutine[Any, Any, T]) -> tuple[T | None, Exception | None]:
+    """A failing task would end its group, and come out as a group."""
+    try:
+        return await question, None
+    except Exception as error:
+        return None, error
 
 
 def _gib(size: int) -> str:

@@ -214,16 +214,21 @@ async def test_a_body_that_stops_coming_is_given_up() -> None:
     assert client.got.startswith(b"HTTP/1.1 408")
 
 
-async def test_a_model_keeps_its_name_over_a_swap() -> None:
+async def test_case_23_a_model_keeps_its_name_over_a_swap_and_the_list_of_models_stays_as_it_is() -> None:
     async with Upstream(saying(whole(b"{}"))) as one, Upstream(saying(whole(b"{}"))) as two:
         engines = engine(one.url), engine(two.url, name="ninfer")
         async with proxied(*engines, models=NAMES) as proxy, browser() as client:
+            lists = [(await client.get(f"{proxy.url}/v1/models")).content]
             await client.post(proxy.url + CHAT, json=ask(model="qwen"))
+            proxy.gate.close()
+            lists.append((await client.get(f"{proxy.url}/v1/models")).content)
             proxy.gate.open("ninfer", 1)
             await client.post(proxy.url + CHAT, json=ask(model="qwen"))
+            lists.append((await client.get(f"{proxy.url}/v1/models")).content)
             other = await client.post(proxy.url + CHAT, json=ask(model="only-strata"))
             unknown = await client.post(proxy.url + CHAT, json=ask(model="gpt-4"))
     assert (one.seen[0].json["model"], two.seen[0].json["model"]) == ("qwen-next", "qwen3")
+    assert lists[0] == lists[1] == lists[2]
     assert len(two.seen) == 1
     assert (other.status_code, unknown.status_code) == (503, 404)
     assert int(other.headers["retry-after"]) > 0

@@ -164,7 +164,7 @@ async def test_an_engine_that_had_to_be_killed_is_gone_all_the_same(world: World
 
 
 @in_simulated_time
-async def test_memory_that_somebody_else_holds_brings_the_old_engine_back_and_names_him(world: World) -> None:
+async def test_case_25_memory_that_somebody_else_holds_brings_the_old_engine_back_and_names_him(world: World) -> None:
     strata_needs_less(world)
     async with world.serving():
         world.when("strata stop [stop]", lambda: world.card.foreign.update(game=5 * GiB))
@@ -181,6 +181,7 @@ async def test_memory_that_somebody_else_holds_brings_the_old_engine_back_and_na
 async def test_memory_that_isnt_free_for_the_old_engine_either_is_dark_and_tried_again_until_it_is(
     world: World,
 ) -> None:
+    """Case 25, where next to nothing is free."""
     async with world.serving() as controller:
         world.when("strata stop [stop]", lambda: world.card.foreign.update(game=20 * GiB))
         ended = await world.swap("ninfer")
@@ -225,6 +226,7 @@ async def test_a_container_that_was_replaced_meanwhile_is_never_started(world: W
 
 @in_simulated_time
 async def test_an_address_where_somebody_listens_already_is_nobodys_to_start_at(world: World) -> None:
+    """Case 22: who answers there isn't ours."""
     async with world.serving():
         world.when("strata stop [stop]", world.places["ninfer"].listen)
         ended = await world.swap("ninfer")

@@ -46,7 +46,7 @@ async def test_a_completion_is_never_asked_for_before_the_sign(world: World, mon
 async def test_an_answer_counts_only_if_our_container_runs_before_and_after_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stale server answers, and goes on answering; ours has exited meanwhile."""
+    """Case 22: a stale server answers, and goes on answering; ours has exited meanwhile."""
     v2 = await _started(world)
 
     async def stale(*_: object) -> Answered:

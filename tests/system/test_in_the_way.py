@@ -98,7 +98,9 @@ def test_a_restart_policy_is_refused_because_it_would_bring_the_engine_back_besi
     assert house.container("ninfer")["HostConfig"]["RestartPolicy"]["Name"] in ("no", "")
 
 
-def test_a_stale_server_at_the_targets_address_is_named_and_never_taken_for_it(house: House, tmp_path: Path) -> None:
+def test_case_22_a_stale_server_at_the_targets_address_is_named_and_never_taken_for_it(
+    house: House, tmp_path: Path
+) -> None:
     strata, port = house.container("strata")["Id"], house.tenants["ninfer"].port
     with process(tmp_path / "stale.py", STALE, str(port)) as stale:
         code, words = swap(house, "to-ninfer", "--trial")

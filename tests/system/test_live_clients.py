@@ -84,6 +84,7 @@ def test_a_hold_for_some_time_ends_by_itself(house: House) -> None:
 
 
 def test_a_model_keeps_its_name_over_a_swap_and_the_list_answers_during_it(house: House) -> None:
+    """Case 23, with a real client."""
     names = house.get("/v1/models")
     in_the_way = house.occupy(IN_THE_WAY)
     with house.order("swap", "to-llama") as swap:

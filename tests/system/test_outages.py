@@ -117,6 +117,7 @@ def test_without_docker_from_the_start_clients_wait_until_it_is_there(
 def test_without_nvml_an_adopted_engine_serves_and_swaps_are_refused_with_what_to_do(
     docker_bed: DockerBed, tmp_path: Path
 ) -> None:
+    """Case 28, where there is no library at all."""
     with box(docker_bed, tmp_path / "no library here", tmp_path) as house:
         time.sleep(MARGIN)
         compose(house, "strata", "up", "--detach")

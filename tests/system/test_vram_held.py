@@ -60,7 +60,7 @@ def house(roomy: House) -> Iterator[House]:
         assert house.container("ninfer")["State"]["StartedAt"] == NEVER
 
 
-def test_the_target_is_not_started_into_held_memory_and_the_old_engine_comes_back(house: House) -> None:
+def test_case_25_the_target_is_not_started_into_held_memory_and_the_old_engine_comes_back(house: House) -> None:
     with squatter(house, 15) as holder:
         code, words = swap(house, "to-ninfer", "--trial")
         assert code == RESTORED, words
@@ -72,6 +72,7 @@ def test_the_target_is_not_started_into_held_memory_and_the_old_engine_comes_bac
 
 
 def test_while_not_even_the_old_engine_fits_clients_wait_and_it_serves_by_itself_once_it_does(house: House) -> None:
+    """Case 25: nearly all of the card is held."""
     strata = house.container("strata")["Id"]
     with client(house) as send:
         in_the_way = house.occupy(30 * GiB)
@@ -102,7 +103,7 @@ def rest(house: House) -> float | None:
     return None if dark is None or dark["retry_in"] is None else float(dark["retry_in"])
 
 
-def test_memory_that_is_released_late_is_waited_for(docker_bed: DockerBed, shim: Path, tmp_path: Path) -> None:
+def test_case_26_memory_that_is_released_late_is_waited_for(docker_bed: DockerBed, shim: Path, tmp_path: Path) -> None:
     def lingering(strata: Tenant, _: Tenant) -> None:
         strata.service["environment"]["STRATA_SIM_LINGER"] = str(LINGER)
 
