@@ -325,7 +325,7 @@ class Hands:
         deadline = _now() + self.times.freeing
         good, why = 0, ""
         while good < 2:
-            why = await lacking(self.card, need, known.engine.host_memory)
+            why = await lacking(self.card, need, known.engine.host_memory, self.baseline)
             good = 0 if why else good + 1
             if why:
                 self.say(why)

@@ -77,8 +77,13 @@ def _memory(handle: Any) -> Memory:
 
 
 def _processes(handle: Any) -> tuple[CardProcess, ...]:
-    found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    return tuple(CardProcess(one.pid, one.usedGpuMemory, proc.name(one.pid), proc.container(one.pid)) for one in found)
+    """Those that compute and those that draw, each once: a desktop is told by the second kind alone."""
+    found = {one.pid: one for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    with contextlib.suppress(pynvml.NVMLError):
+        found = {one.pid: one for one in pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)} | found
+    return tuple(
+        CardProcess(one.pid, one.usedGpuMemory, proc.name(one.pid), proc.container(one.pid)) for one in found.values()
+    )
 
 
 def _identity(handle: Any) -> CardIdentity:

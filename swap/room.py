@@ -1,30 +1,49 @@
-"""Is there room on the card, and in the host's memory? And who takes it, in words."""
+"""Is there room on the card, and in the host's memory? And who takes it, in words: whatever is told of processes is
+for people alone, and nothing is decided by it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 from engines.spec import GiB
-from swap.hostmemory import available
-from swap.ports import Card, CardProcess, Fault
+from swap.hostmemory import User, available, biggest
+from swap.ports import Card, CardProcess, Fault, Memory
+
+DESKTOP = 4 * GiB  # bytes in use that may well be a desktop, which never gives them back
 
 
-async def lacking(card: Card, need: int, host_need: int | None) -> str:
-    """What isn't free of these bytes, and who holds the card; empty when all is. Raises Fault: unknown host memory."""
+async def lacking(card: Card, need: int, host_need: int | None, baseline: int = 0) -> str:
+    """What isn't free of these bytes, and who holds the card; empty when all is. Raises Fault: unknown host memory.
+
+    `baseline`: bytes that are configured to be always in use.
+    """
     try:
         memory = await card.memory()
     except Fault as fault:
         return str(fault)
     if memory.free < need:
-        who = _holders(await card.processes())
+        who = _holders(await card.processes()) + _desktop(memory, baseline)
         return f"only {_gib(memory.free)} of the card are free, {_gib(need)} are needed; held by {who}"
     if host_need is not None and (free := await asyncio.to_thread(available)) < host_need:
-        return f"only {_gib(free)} of host memory are available, {_gib(host_need)} are needed"
+        users = _users(await asyncio.to_thread(biggest))
+        return f"only {_gib(free)} of host memory are available, {_gib(host_need)} are needed{users}"
     return ""
 
 
 def _gib(size: int) -> str:
     return f"{size / GiB:.1f} GiB"
+
+
+def _desktop(memory: Memory, baseline: int) -> str:
+    """What is to be done where little is in use, and it won't go away. Empty where it is more than a desktop takes."""
+    used = memory.total - memory.reserved - memory.free
+    if not 0 < used <= DESKTOP:
+        return ""
+    return (
+        f"; if {_gib(used)} are always in use, as by a desktop, say so by card.baseline (now {_gib(baseline)}) and run "
+        "the engine with less"
+    )
 
 
 def _holders(processes: tuple[CardProcess, ...]) -> str:
@@ -35,5 +54,13 @@ def _holders(processes: tuple[CardProcess, ...]) -> str:
 
 def _holder(process: CardProcess) -> str:
     size = "" if process.bytes is None else f", {_gib(process.bytes)}"
+    if not process.name and not process.container:  # another pid namespace, or it has just ended
+        return f"pid {process.pid} (no such process is seen from here{size})"
     where = f", container {process.container[:12]}" if process.container else ", in no container"
     return f"pid {process.pid} ({process.name or 'unknown'}{size}{where})"
+
+
+def _users(users: tuple[User, ...]) -> str:
+    """Likely ones only: what an engine had pinned comes back late after its end, and is nobody's until then."""
+    each = ", ".join(f"pid {user.pid} ({user.name}, {_gib(user.bytes)})" for user in users)
+    return f"; most is used by {each}" if each else ""

@@ -1,8 +1,9 @@
 /* A libnvidia-ml.so.1 without a GPU: answers from the folder that SLOTPROXY_SHIM_CARD names, read at each call.
  *
  * The folder's format is that of engines/simvram.py; beside it, one line each: `uuid`, `name`, `driver`.
- * errors/CALL and delays/CALL are honoured for init, handle, memory, memory_v2 (before memory), processes,
- * process_bytes (an error there: each process's bytes are "not available"), name, uuid, driver.
+ * drawing/N is as foreign/N, of a desktop: it draws and computes nothing. errors/CALL and delays/CALL are honoured for
+ * init, handle, memory, memory_v2 (before memory), processes, graphics, process_bytes (an error there: each process's
+ * bytes are "not available"), name, uuid, driver.
  * One card, index 0. No folder named: as if the library were missing (12). Threads: as safe as its callers are.
  */
 #define _GNU_SOURCE
@@ -104,7 +105,8 @@ static int collect(const char *kind, int (*read_one)(const char *, Use *), Use *
 }
 
 static int uses_now(Use *uses) {
-    return collect("foreign", foreign, uses, collect("allocations", allocation, uses, 0));
+    int count = collect("foreign", foreign, uses, collect("allocations", allocation, uses, 0));
+    return collect("drawing", foreign, uses, count);
 }
 
 static int text_answer(const char *call, const char *otherwise, char *text, unsigned size) {
@@ -185,13 +187,10 @@ int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
     return code;
 }
 
-int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *processes) {
-    (void)device;
-    Use uses[MAX_USES];
-    int code = begin("processes"), unknown = obstacle("process_bytes");
+static int list(const char *call, const Use *uses, int found, unsigned *count, Process *processes) {
+    int code = begin(call), unknown = obstacle("process_bytes");
     if (code) return code;
     unsigned room = processes ? *count : 0;
-    int found = uses_now(uses);
     *count = 0;
     for (int i = 0; i < found; i++) {
         if (!uses[i].pid) continue; /* memory that nobody holds any more has no process */
@@ -199,4 +198,17 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Proce
         ++*count;
     }
     return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *processes) {
+    (void)device;
+    Use uses[MAX_USES];
+    int found = collect("foreign", foreign, uses, collect("allocations", allocation, uses, 0));
+    return list("processes", uses, found, count, processes);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, Process *processes) {
+    (void)device;
+    Use uses[MAX_USES];
+    return list("graphics", uses, collect("drawing", foreign, uses, 0), count, processes);
 }

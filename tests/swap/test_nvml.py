@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pynvml
@@ -19,6 +20,7 @@ from swap.ports import CardUnknown
 from tests.shim.build import LIBRARY, build_shim
 from tests.swap.card_contract import CardBed, CardContract
 
+ROOT = Path(__file__).parents[2]
 UUID = "GPU-8f2c0000-0000-4000-8000-000000000001"
 ASK = """
 import asyncio, sys
@@ -68,7 +70,8 @@ async def test_a_card_that_isnt_there_is_a_matter_of_configuration(folder: Path,
 
 
 @pytest.mark.parametrize("code", [3, 13, 25])
-async def test_an_older_driver_is_asked_for_the_first_version(folder: Path, code: int) -> None:
+async def test_case_30_used_means_another_thing_in_the_first_version_and_free_the_same(folder: Path, code: int) -> None:
+    """An older driver is asked for the first version, which counts as used what the second calls reserved."""
     (folder / "reserved").write_text(f"{500 * MiB}")
     second = await NvmlCard("0").memory()
     (folder / "errors").mkdir()
@@ -76,6 +79,16 @@ async def test_an_older_driver_is_asked_for_the_first_version(folder: Path, code
     first = await NvmlCard("0").memory()
     assert (first.free, first.used, first.reserved) == (second.free, 500 * MiB, 0)
     assert (second.used, second.reserved) == (0, 500 * MiB)
+
+
+async def test_a_desktop_that_only_draws_is_named_too_and_who_does_both_once(folder: Path) -> None:
+    for kind, name, pid in (("foreign", "both", 1), ("drawing", "Xorg", 2), ("drawing", "both", 1)):
+        (folder / kind).mkdir(exist_ok=True)
+        (folder / kind / name).write_text(f"{GiB} {pid} {name}")
+    assert sorted((one.pid, one.bytes) for one in await NvmlCard("0").processes()) == [(1, GiB), (2, GiB)]
+    (folder / "errors").mkdir()
+    (folder / "errors/graphics").write_text("3")
+    assert [one.pid for one in await NvmlCard("0").processes()] == [1]
 
 
 def test_the_library_is_found_as_a_driver_would_install_it(shim: Path, tmp_path: Path) -> None:
@@ -90,8 +103,10 @@ def test_a_machine_without_the_library_is_told_to_install_it() -> None:
     assert "libnvidia-ml.so.1 is missing" in _python("-c", ASK, env=env)
 
 
-def test_pynvml_is_the_one_of_nvidia_ml_py() -> None:
+def test_case_31_pynvml_is_the_one_of_nvidia_ml_py() -> None:
     """The package called pynvml has the same module, and warns at every import."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert [one for one in dependencies if "nvml" in one or "nvidia-ml" in one] == ["nvidia-ml-py>=12.560"]
     assert importlib.metadata.packages_distributions()["pynvml"] == ["nvidia-ml-py"]
     assert (
         _python("-W", "error::FutureWarning", "-c", "import swap.nvml; print('fine')", env=dict(os.environ)) == "fine"
