@@ -19,6 +19,7 @@ from slotproxy import config, render, render_drift, render_plan
 from slotproxy.cli_args import DETACHED, parse_args
 from slotproxy.cli_artifact import artifact
 from slotproxy.cli_doctor import doctor
+from slotproxy.cli_events import events
 from slotproxy.cli_follow import follow, watch
 from slotproxy.cli_output import fail, show, told
 from slotproxy.cli_pairs import pairs
@@ -28,6 +29,7 @@ from swap.ports import Fault
 DETACHED_WORDS: Final = {
     "swap": "detached; the swap goes on; look with: slotctl status (give it up with: slotctl swap --abort)",
     "artifact": "stopped; it only read",
+    "events": "stopped; it only read",
     "hold": "detached; the hold stays set; look with: slotctl status (end it with: slotctl release)",
 }
 
@@ -190,4 +192,5 @@ COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[i
     "doctor": doctor,
     "hold": hold,
     "release": release,
+    "events": events,
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from slotproxy import __version__
+from slotproxy.cli_events import add_events
 from slotproxy.cli_pairs import add_pairs
 from slotproxy.cli_parts import Commands, add_command, add_common, add_rehash, count, duration, target
 
@@ -60,6 +61,7 @@ def _add_looks(commands: Commands[argparse.ArgumentParser]) -> None:
     add_pairs(commands)
     add_command(commands, "gpu", "the card: its memory, and who holds it")
     add_command(commands, "doctor", "look at everything, and say what needs somebody; changes nothing")
+    add_events(commands)
 
 
 def _add_orders(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -23,6 +23,7 @@ from slotproxy.cli_parts import MOST_TOKENS
 from slotproxy.desk import Desk, Json
 from slotproxy.doctor import Doctor
 from slotproxy.ending import Stopping, stopped
+from slotproxy.events_desk import events
 from slotproxy.ledger_desk import LedgerDesk
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
@@ -53,6 +54,7 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     routes.post("/release", lambda _: _now(desk.release))
     routes.stream("/swap", lambda body: _swap(desk, body))
     routes.stream("/hold", lambda body: desk.hold(_seconds(body, "seconds")))
+    routes.stream("/events", lambda body: _events(desk, body))
     handlers: dict[Any, Any] = {
         Refusal: _refused,
         Fault: _faulted,
@@ -81,6 +83,11 @@ def _plan(desk: Desk, body: Json, say: Say) -> Coroutine[Any, Any, Json]:
 
 def _adopt(desk: Desk, body: Json, say: Say) -> Coroutine[Any, Any, Json]:
     return desk.evidence.adopt(_text(body, "engine"), rehash=_flag(body, "rehash"), say=say)
+
+
+def _events(desk: Desk, body: Json) -> AsyncGenerator[Json, None]:
+    decisions = desk.controller.hands.decisions
+    return events(decisions, last=_count(body, "last"), follow=_flag(body, "follow"))
 
 
 def _swap(desk: Desk, body: Json) -> AsyncGenerator[Json, None]:

@@ -11,6 +11,7 @@ from slotproxy.units import format_duration, format_size
 
 WIDEST: Final = 44  # characters of a table's cell; longer ones go on in the next line
 _LABEL: Final = 10
+_KIND: Final = 15  # characters of the longest kind of event
 
 Answer = Mapping[str, Any]
 
@@ -18,6 +19,12 @@ Answer = Mapping[str, Any]
 def phase(line: Answer) -> str:
     """`  1.2 s  draining   2 requests in flight`"""
     return clean(f"{line.get('elapsed') or 0:5.1f} s  {line.get('phase') or '':<10} {line.get('text') or ''}").rstrip()
+
+
+def event(said: Answer) -> str:
+    """`2026-01-02 03:04:05Z  serving          strata:current serves (a swap to it was ordered)`"""
+    why = f" ({said['why']})" if said.get("why") else ""
+    return clean(f"{moment(said.get('when'))}  {said.get('kind') or '':<{_KIND}}  {said.get('text') or ''}{why}")
 
 
 def status(answer: Answer) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -62,7 +62,6 @@ _BAD |= {Kind.SECOND_ENGINE, Kind.MENDED, Kind.PERSON, Kind.DISK, Kind.NOTICE}
 class Decision:
     """`facts` are plain data: text, numbers, flags, and lists of them. Never a secret."""
 
-    number: int  # counts up within one life of the daemon
     when: datetime  # UTC
     kind: Kind
     text: str
@@ -79,12 +78,10 @@ class Decisions:
     def __init__(self, kept: int = KEPT) -> None:
         self._kept: deque[Decision] = deque(maxlen=kept)
         self._listeners: list[Listener] = []
-        self._number = 0
 
     def add(self, kind: Kind, text: str, *, why: str = "", **facts: object) -> Decision:
         """Something was decided. A listener that breaks costs nobody else anything."""
-        self._number += 1
-        decision = Decision(self._number, datetime.now(UTC), kind, text, why, facts)
+        decision = Decision(datetime.now(UTC), kind, text, why, facts)
         self._kept.append(decision)
         log = structlog.get_logger("slotproxy.decisions")
         log.log(logging.WARNING if kind.bad else logging.INFO, text, kind=str(kind), why=why, facts=dict(facts))
@@ -94,6 +91,12 @@ class Decisions:
             except Exception:
                 log.exception("a listener of the event log broke")
         return decision
+
+    def remember(self, earlier: Iterable[Decision]) -> None:
+        """What an earlier daemon decided, oldest first: nobody hears of it again."""
+        since = list(self._kept)
+        self._kept.clear()
+        self._kept.extend([*earlier, *since])
 
     def last(self, count: int = KEPT) -> list[Decision]:
         """The newest that are kept, oldest first."""

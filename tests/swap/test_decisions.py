@@ -12,8 +12,20 @@ def test_the_last_decisions_are_kept_and_the_oldest_forgotten() -> None:
     for count in range(5):
         decisions.add(Kind.SERVING, f"serves {count}")
     assert [one.text for one in decisions.last()] == ["serves 2", "serves 3", "serves 4"]
-    assert [one.number for one in decisions.last(2)] == [4, 5]
+    assert [one.text for one in decisions.last(2)] == ["serves 3", "serves 4"]
     assert decisions.last(0) == []
+
+
+def test_what_an_earlier_daemon_decided_stands_before_and_is_heard_by_nobody() -> None:
+    earlier = Decisions()
+    for count in range(3):
+        earlier.add(Kind.SERVING, f"earlier {count}")
+    decisions, heard = Decisions(kept=3), list[Decision]()
+    decisions.add(Kind.STARTED, "slotproxy is up")
+    decisions.hear(heard.append)
+    decisions.remember(earlier.last())
+    assert [one.text for one in decisions.last()] == ["earlier 1", "earlier 2", "slotproxy is up"]
+    assert heard == []
 
 
 def test_each_decision_is_a_line_of_the_log_with_its_reason() -> None:
