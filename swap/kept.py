@@ -52,7 +52,17 @@ def proven(evidence: Sequence[Evidence]) -> list[Evidence]:
 async def keep_proven(
     runtimes: Mapping[str, Runtime], evidence: Sequence[Evidence], pauses: Sequence[float] = PAUSES
 ) -> None:
-    """Keep every image that this evidence proves. Faults are logged, each image's once, and tried again a few times."""
+    """Keep every image that this evidence proves. Faults are logged, each image's once, and tried again a few times.
+
+    A bug of ours costs the images their tags, and ends nobody who runs beside this.
+    """
+    try:
+        await _keep(runtimes, evidence, pauses)
+    except Exception:
+        structlog.get_logger("slotproxy.swap").exception("keeping images broke")
+
+
+async def _keep(runtimes: Mapping[str, Runtime], evidence: Sequence[Evidence], pauses: Sequence[float]) -> None:
     images = dict.fromkeys((one.subject.engine, one.subject.image_id) for one in proven(evidence))
     left = [image for image in images if image[0] in runtimes]
     told: set[tuple[str, str]] = set()

@@ -112,3 +112,14 @@ async def test_the_newest_proof_of_a_name_says_which_image_must_be_there(ninfer:
     assert await image_gone(ninfer, lines, "ninfer:v3") is False
     ninfer.fail("has_image", GONE)
     assert await image_gone(ninfer, lines, "ninfer:v2") is None
+
+
+async def test_a_bug_while_images_are_kept_ends_nobody_who_runs_beside_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def breaks(image_id: str) -> None:
+        raise KeyError(image_id)
+
+    monkeypatch.setattr(world.ninfer, "keep", breaks)
+    await keep_proven({"ninfer": world.ninfer}, book(line(OLD)))
+    assert [entry["event"] for entry in world.logs] == ["keeping images broke"]
