@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,11 +38,13 @@ from swap.adoption import MARGIN
 from swap.hands import Wish
 from swap.ports import Fault
 from swap.process import ChildProcess
+from swap.threads import MODELS
 from swap.tickets import Ended
 
 TRIALS = ("ninfer:v2", "strata:current")  # the first evidence; Strata serves in the end
 OTHERWISE = "give another --port"
 ENDS = (signal.SIGINT, signal.SIGTERM)
+DISK_LIMIT = 30.0  # seconds for a look at the model files
 GRACE = 5.0  # seconds that an engine has to end by itself when the demo is over
 
 
@@ -111,7 +114,8 @@ async def _live(demo: Demo, settings: Settings, port: socket.socket) -> int:
 async def _prepare(demo: Demo, daemon: Daemon) -> None:
     """First evidence by real trials, unless there is some already; then Strata serves. Raises CannotServe, Stopping."""
     await unless(daemon.controller.settled(), stopped(demo.stop))
-    await unless(asyncio.sleep(await asyncio.to_thread(_too_new, daemon)), stopped(demo.stop))
+    wait = await MODELS.run(partial(_too_new, daemon), f"the disk of {demo.folder}", DISK_LIMIT)
+    await unless(asyncio.sleep(wait), stopped(demo.stop))
     for label in TRIALS:
         engine, _, pair = label.partition(":")
         verdict = await unless(daemon.desk.checker.judge(engine, pair, trial=False), stopped(demo.stop))

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,9 +33,11 @@ from swap.policy import relaxed
 from swap.ports import Fault
 from swap.reading import Reading
 from swap.sides import Row, Severity
+from swap.threads import MODELS, STATE
 
 LOOKING = 60.0  # seconds that a check may take
 FIELDS = 3  # fields that a finding names; `slotctl drift` names all
+WRITING = 10.0  # seconds that the state folder's disk may take
 JUDGING = 300.0  # seconds that one pair may take: its files may have to be hashed
 LONG = 600.0  # seconds that no change of a container takes
 LITTLE = 256 * MiB  # free room in the state folder that is worth a word: a ledger and a journal need far less
@@ -134,7 +137,7 @@ class Doctor:
     async def _state(self) -> Check:
         folder = self.desk.settings.state
         try:
-            free = await asyncio.to_thread(_room_after_a_write, folder)
+            free = await STATE.run(partial(_room_after_a_write, folder), f"the disk of {folder}", WRITING)
         except OSError as error:
             what = f"the state folder {folder} can't be written: {error.strerror}"
             yield Finding("state", what, "make it so: until then swaps are refused, and what serves goes on")
@@ -146,7 +149,7 @@ class Doctor:
     async def _configuration(self) -> Check:
         path = self.desk.settings.path
         try:
-            now = await asyncio.to_thread(config.load, path)
+            now = await MODELS.run(partial(config.load, path), f"the disk of {path}", LOOKING)
         except config.ConfigError as error:
             yield Finding(
                 "configuration", str(error), "correct it: slotproxy runs on what it read, and won't start again"
@@ -162,7 +165,7 @@ class Doctor:
         if words := relaxed(engine):
             mend = f"`slotctl pairs` shows what is verified; then leave engines.{engine.name}.require out"
             yield Finding(engine.name, words.removeprefix(f"{engine.name}: "), mend, Weight.WARNING)
-        if (finding := await asyncio.to_thread(_left_behind, engine.name, self.desk.settings.state)) is not None:
+        if (finding := await self._left_behind(engine.name)) is not None:
             yield finding
         sight = await self.desk.controller.hands.runtimes[engine.name].look()
         if sight.recipe is not None and sight.recipe.restart not in ("no", ""):
@@ -173,6 +176,10 @@ class Doctor:
             if other := await listener(address.hostname or "127.0.0.1", address.port or 80):
                 what = f"{engine.name} is stopped, and {other} listens at its address {engine.url}"
                 yield Finding(engine.name, what, "stop that: it would answer in the engine's place")
+
+    async def _left_behind(self, engine: str) -> Finding | None:
+        state = self.desk.settings.state
+        return await STATE.run(partial(_left_behind, engine, state), f"the disk of {state}", WRITING)
 
     async def _pairs(self) -> list[Finding]:
         """One after the other: they may have files of many gigabytes hashed."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from engines.spec import Engine, Pair, Require
@@ -16,6 +16,7 @@ from swap.adoption import expect_read, version_of
 from swap.checks import Checker
 from swap.controller import Controller
 from swap.evidence import extra_of
+from swap.findings import off_loop
 from swap.kept import image_gone, keep_proven
 from swap.ledger import FileLedger, key
 from swap.moves import Unit
@@ -23,8 +24,10 @@ from swap.ports import Card, Evidence, Fault, Outcome, Subject
 from swap.readiness import Answered, Readiness
 from swap.reading import Reading, Say, nobody
 from swap.standing import Standing
+from swap.threads import STATE
 from swap.warming import Peak
 
+WRITE_LIMIT = 10.0  # seconds that a durable write may take
 PROBE = SlotSettings(name="(probe)", priority=1_000_000, max_hold=120.0)
 
 Json = dict[str, Any]
@@ -110,7 +113,7 @@ class EvidenceDesk:
         await peak.look()
         answered = await self._probe(known.engine)
         await peak.look(again=True)
-        version = await asyncio.to_thread(version_of, known.engine, known.pair, known.recipe)
+        version = await off_loop(partial(version_of, known.engine, known.pair, known.recipe), known.pair.label)
         card = await self.card.identity()
         await self._expect_same(serving, run, subject)
         known.subject, known.artifact_version = subject, version
@@ -129,7 +132,7 @@ class EvidenceDesk:
             recipe=known.recipe,
             extra=extra_of(known),
         )
-        await asyncio.to_thread(self.ledger.record, evidence)
+        await STATE.run(partial(self.ledger.record, evidence), "the ledger's disk", WRITE_LIMIT)
         await keep_proven(self.controller.hands.runtimes, [evidence], pauses=())
         known.standing = await self.checker.standing_of(subject, known.pair.label)
         return {"code": 0, "text": f"{known.pair.label} is verified: it serves now ({time.monotonic() - began:.1f} s)"}

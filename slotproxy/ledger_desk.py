@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from engines.spec import Require
 from slotproxy.evidence_desk import EvidenceDesk
@@ -18,8 +18,12 @@ from swap.ledger import FileLedger, key
 from swap.ports import CardIdentity, Evidence, Fault, Outcome, Recipe, Subject
 from swap.reading import Reading, Say, nobody
 from swap.statement import Repair
+from swap.threads import STATE
 
+T = TypeVar("T")
 Json = dict[str, Any]
+
+LIMIT = 30.0  # seconds that a long ledger may take to be read or written
 
 
 @dataclass(frozen=True)
@@ -46,18 +50,18 @@ class LedgerDesk:
 
     async def log(self, engine: str | None, pair: str | None) -> Json:
         """Oldest first. What was recorded of pairs that the configuration doesn't have any more is there, too."""
-        chain = await asyncio.to_thread(self._ledger.reread)
+        chain = await _on_disk(self._ledger.reread)
         written = {id(entry.what) for entry in chain.entries}
         lost = [Entry(0, one, counts=False) for one in chain.evidence if id(one) not in written]
         entries = [one for one in (*chain.entries, *lost) if _is_of(one, engine, pair)]
         if engine is not None and not entries:
             named(self.about.settings, engine, pair)
-        lines = await asyncio.to_thread(lambda: [_line(entry) for entry in entries])
+        lines = await _on_disk(lambda: [_line(entry) for entry in entries])
         return {"lines": lines, "problems": self._ledger.problems()}
 
     async def check(self) -> Json:
         """The file as it is on disk now."""
-        chain = await asyncio.to_thread(self._ledger.reread)
+        chain = await _on_disk(self._ledger.reread)
         broken = chain.broken
         return {
             "file": str(self._ledger.path),
@@ -72,7 +76,7 @@ class LedgerDesk:
         """The line that verifies the pair as it is declared now, byte for byte as it stands in the ledger."""
         verdict = await self._judged(engine, pair, Reading(say, aside=True))
         served = verdict.verified
-        line = None if served is None else await asyncio.to_thread(self._ledger.line, served)
+        line = None if served is None else await _on_disk(lambda: self._ledger.line(served))
         if line is None:
             why = "; ".join(one.what for one in verdict.refusals if verdict.subject is None)
             what = f"{verdict.label} is {verdict.state.value}, not verified" + (f": {why}" if why else "")
@@ -82,7 +86,8 @@ class LedgerDesk:
     # ------------------------------------------------------------------------------------------ writing into it
 
     async def repair(self, reason: str) -> Json:
-        repair = await asyncio.to_thread(self._ledger.repair, _good(reason))
+        reason = _good(reason)
+        repair = await _on_disk(lambda: self._ledger.repair(reason))
         if repair.last < repair.first:
             out = "no line that is there is left out of account"
         elif repair.last == repair.first:
@@ -169,11 +174,15 @@ class LedgerDesk:
             reason=word.reason,
             recipe=recipe,
         )
-        await asyncio.to_thread(self._ledger.record, evidence)
+        await _on_disk(lambda: self._ledger.record(evidence))
         for known in tuple(self.about.controller.hands.known.values()):
             if known.subject is not None and key(known.subject) == evidence.key:
                 name = known.pair.label if known.pair is not None else ""
                 known.standing = await self.about.checker.standing_of(known.subject, name)
+
+
+async def _on_disk(work: Callable[[], T]) -> T:
+    return await STATE.run(work, "the ledger's disk", LIMIT)
 
 
 def _good(reason: str) -> str:

@@ -6,16 +6,17 @@ namespace isn't in these tables, and one of another user's process has no owner 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from swap.drift import shown_line
 from swap.ports import Fault
+from swap.threads import HOST
 
 LIMIT = 5.0  # seconds; a process stuck in the kernel can make its /proc entries hang
 COMMAND_LENGTH = 200
@@ -38,12 +39,7 @@ class Listener:
 async def listener(host: str, port: int) -> Listener | None:
     """Who would answer a connection to host:port on this machine; None: nobody. Raises Fault when it can't be told."""
     try:
-        async with asyncio.timeout(LIMIT):
-            return await asyncio.to_thread(_find, host, port, Path("/proc"))
-    except TimeoutError as error:
-        raise Fault(
-            f"who listens at {host}:{port} couldn't be told in {LIMIT:g} s", "try again", passing=True
-        ) from error
+        return await HOST.run(partial(_find, host, port, Path("/proc")), f"/proc, who listens at {host}:{port},", LIMIT)
     except (OSError, UnicodeError) as error:
         raise Fault(f"who listens at {host}:{port} can't be told: {error}", "check the engine's url") from error
 

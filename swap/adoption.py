@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engines.spec import Engine, Pair
 from swap.artifacts import look_at
@@ -13,7 +15,14 @@ from swap.findings import off_loop
 from swap.hashing import links
 from swap.ports import Fault, Recipe, Subject
 
+if TYPE_CHECKING:
+    from swap.checks import Checker
+    from swap.known import Known
+    from swap.moves import Unit
+    from swap.warming import Warmed
+
 SECOND = 1_000_000_000  # nanoseconds
+LAST_LOOK = 10.0  # seconds for a last look at the files that evidence is about, while the gate is open
 MARGIN = 1.0  # seconds by which files must be older than the start
 
 
@@ -22,7 +31,7 @@ async def expect_read(label: str, subject: Subject, started_at: str) -> None:
     mend = f"swap to another engine, then `slotctl swap to-{label} --trial` starts it with the files as they are"
     try:
         paths = [Path(file.path) for file in subject.files]
-        changed = await off_loop(lambda: written_since(paths, started_at))
+        changed = await off_loop(lambda: written_since(paths, started_at), label)
     except (OSError, ValueError) as error:
         raise Fault(f"nobody can tell whether {label} runs with these files: {error}", mend) from error
     if changed:
@@ -30,11 +39,23 @@ async def expect_read(label: str, subject: Subject, started_at: str) -> None:
         raise Fault(f"{', '.join(changed)} changed {when}: nobody knows that this is what it has read", mend)
 
 
+async def expect_its_files(checker: Checker, unit: Unit, known: Known, warmed: Warmed | None, subject: Subject) -> None:
+    """Raises Fault unless its files are the ones that it has read, or where their disk takes its time."""
+    try:
+        async with asyncio.timeout(LAST_LOOK):
+            if warmed is not None and warmed.ready_in is None:  # somebody else has started it, with what files?
+                await expect_read(unit.label, subject, known.started_at)
+            await checker.expect_unchanged(known.engine, known.recipe, known.pair, subject)
+    except TimeoutError:
+        what = f"the files of {unit.label} couldn't be looked at in {LAST_LOOK:g} s"
+        raise Fault(what, "look after their disk", passing=True) from None
+
+
 async def may_have_read(subject: Subject, started_at: str) -> bool:
     """For people's eyes: False where a file has changed since then."""
     with contextlib.suppress(OSError, ValueError):
         paths = [Path(file.path) for file in subject.files]
-        return not await off_loop(lambda: written_since(paths, started_at, margin=0.0))
+        return not await off_loop(lambda: written_since(paths, started_at, margin=0.0), subject.engine)
     return False
 
 

@@ -17,6 +17,7 @@ from swap.checks import Checker, Verdict
 from swap.moves import Found, Unit
 from swap.ports import Fault, Foreign, Journal, Runtime, Sight, Unreachable
 from swap.reading import Reading
+from swap.threads import STATE
 
 READ_LIMIT = 10.0  # seconds to read the journal
 RECOVERY_LIMIT = 120.0  # seconds to mend what an interrupted staging left of one engine
@@ -91,10 +92,10 @@ class Boot:
     async def _served_last(self) -> str | None:
         """None: nobody knows. A journal that can't be read is no reason to leave what runs unserved."""
         try:
-            async with asyncio.timeout(READ_LIMIT):
-                return last.serving if (last := await asyncio.to_thread(self.journal.read)) else None
-        except (Fault, TimeoutError) as error:
-            structlog.get_logger("slotproxy.swap").error("journal", fault=str(error) or "its disk doesn't answer")
+            last = await STATE.run(self.journal.read, "the journal's disk", READ_LIMIT)
+            return last.serving if last else None
+        except Fault as error:
+            structlog.get_logger("slotproxy.swap").error("journal", fault=str(error))
             return None
 
     async def _to_start(self, served: str | None) -> tuple[Unit | None, str]:

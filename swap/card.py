@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from swap.ports import CardUnknown
+from swap.threads import NoThread, daemon_thread
 
 T = TypeVar("T")
 
@@ -71,7 +72,11 @@ class OneAtATime:
             answer: Future[T] = Future()
             answer.set_running_or_notify_cancel()
             self._last, self._deadline = answer, asyncio.get_running_loop().time() + self._bound
-            threading.Thread(target=_answer, args=(answer, question), name="card", daemon=True).start()
+            try:
+                daemon_thread(partial(_answer, answer, question), "card")
+            except NoThread as fault:
+                self._last = None
+                raise CardUnknown(fault.what, fault.mend, passing=True) from fault
             return await self._within_bound(answer)
 
     async def _end_of_last(self) -> None:

@@ -123,7 +123,7 @@ class Checker:
 
         Raises Fault naming the path.
         """
-        paths = await off_loop(lambda: files_of(engine, recipe, pair))
+        paths = await off_loop(lambda: files_of(engine, recipe, pair), pair.label if pair else engine.name)
         files = [await self._hasher.digest(path, how) for path in paths]
         return Subject(
             engine=engine.name,
@@ -151,7 +151,7 @@ class Checker:
         if changed := await self.changed(subject):
             raise rewritten(changed)
         known = {file.path for file in subject.files}
-        paths = await off_loop(lambda: files_of(engine, recipe, pair))
+        paths = await off_loop(lambda: files_of(engine, recipe, pair), pair.label if pair else engine.name)
         if new := [str(path) for path in paths if str(path) not in known]:
             raise Fault(
                 f"{engine.name} wrote {', '.join(new)} while it started",

@@ -14,11 +14,13 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from engines.spec import Pair
 from swap.ports import CannotStage
 from swap.recipes import Json
+from swap.threads import MODELS
 
 READING = 30.0  # seconds that reading a compose file may take
 CREATING = 120.0  # seconds that creating a stopped container may take
@@ -69,7 +71,8 @@ class ComposeProject:
 
     async def name(self, pair: Pair) -> str:
         """The project's name. Asked again only when the file or the `.env` beside it has changed."""
-        stamp = await asyncio.to_thread(_stamp, (self.file, self.file.with_name(".env"), *pair.files))
+        files = (self.file, self.file.with_name(".env"), *pair.files)
+        stamp = await MODELS.run(partial(_stamp, files), f"the disk of {self.file}", self._reading)
         if self._name is None or self._name[0] != stamp:
             text = await self._run(pair, "config", "--format", "json", self.service)
             self._name = stamp, str(json.loads(text)["name"])

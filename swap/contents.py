@@ -17,7 +17,7 @@ async def expect_contents(
     """The artifact's version, and whether image and files are worth hashing: what is refused already isn't."""
     before = len(found.refusals)
     _image(engine, pair, declared, found)
-    contents = await found.ask(off_loop(lambda: look_at(engine, pair, declared)))
+    contents = await found.ask(off_loop(lambda: look_at(engine, pair, declared), pair.label))
     headers = contents.headers if contents else {}
     for fault in contents.faults if contents else ():
         found.refuse(fault.what, fault.mend, passing=fault.passing)

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
 from engines.spec import Engine, Pair
-from swap.adoption import expect_read
+from swap.adoption import expect_its_files
 from swap.evidence import evidence_of
 from swap.handback import HandBack
 from swap.hands import Hands, Wish
@@ -53,6 +54,7 @@ from swap.ports import Fault, Gate, JournalEntry, Ledger, Sight
 from swap.reading import Reading
 from swap.state import Closed, Open, Refusing, State, gate, phase
 from swap.telling import Telling
+from swap.threads import STATE
 from swap.tickets import Ended, Progress, Ticket, truth
 from swap.trials import find_out
 from swap.watches import Watches
@@ -272,10 +274,7 @@ class Controller:
             when=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
         try:
-            async with asyncio.timeout(WRITE_LIMIT):
-                await asyncio.to_thread(self.hands.journal.write, entry)
-        except TimeoutError:
-            return Fault(f"nothing came in {WRITE_LIMIT:g} s", "look after its disk", passing=True)
+            await STATE.run(partial(self.hands.journal.write, entry), "the journal's disk", WRITE_LIMIT)
         except Fault as fault:
             self._log.error("journal", fault=str(fault))
             return fault
@@ -288,10 +287,9 @@ class Controller:
         if record.served and (said := self.hands.too_big(record.unit)):
             self._notes[record.order.id] = said
         try:
-            async with asyncio.timeout(WRITE_LIMIT):
-                await self._write_evidence(record)
-        except (Fault, TimeoutError) as error:
-            why = str(error) or f"nothing came in {WRITE_LIMIT:g} s; look after the ledger's disk"
+            await self._write_evidence(record)
+        except Fault as error:
+            why = str(error)
             self._unwritten[record.order.id] = f"no evidence was written: {why}"
             self._log.error("no evidence", why=why)
 
@@ -302,10 +300,8 @@ class Controller:
         if evidence is None:
             return
         if record.served:
-            if warmed is not None and warmed.ready_in is None:  # somebody else has started it, with what files?
-                await expect_read(record.unit.label, evidence.subject, known.started_at)
-            await self.hands.checker.expect_unchanged(known.engine, known.recipe, known.pair, evidence.subject)
-        await asyncio.to_thread(self.ledger.record, evidence)
+            await expect_its_files(self.hands.checker, record.unit, known, warmed, evidence.subject)
+        await STATE.run(partial(self.ledger.record, evidence), "the ledger's disk", WRITE_LIMIT)
         if record.served:
             known.standing = await self.hands.checker.standing_of(evidence.subject, record.unit.label)
 

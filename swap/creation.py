@@ -13,11 +13,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 from swap.journal import replace_file, sync_folder
 from swap.ports import CannotStage, Recipe
 from swap.recipes import LABEL, Json, created_recipe
+from swap.threads import STATE
+
+T = TypeVar("T")
+
+DISK_LIMIT = 10.0  # seconds for one of its calls
 
 NEVER = "0001-01-01T00:00:00Z"  # when what was never started was started
 _ENDPOINT = ("IPAMConfig", "Links", "Aliases", "DriverOpts", "GwPriority")  # what was asked for; the rest is state
@@ -55,7 +60,7 @@ class CreationFile:
     """The creation that the last staging replaced, and while a change is under way the one that it must end with.
 
     A crash in the middle leaves the latter behind (`under_way`), and it counts: it is what was taken away.
-    Calls touch the disk: make them off the event loop.
+    Calls touch the disk: make them off the event loop, by `ask`.
     """
 
     @classmethod
@@ -66,6 +71,10 @@ class CreationFile:
     def __init__(self, path: Path) -> None:
         self._replaced, self.begun = path, path.with_name(path.name + ".staging")
         self._lock = path.with_name(path.name + ".lock")
+
+    async def ask(self, call: Callable[[Self], T]) -> T:
+        """One of its calls, off the event loop. Raises what it raises, and Fault where the disk hangs."""
+        return await STATE.run(lambda: call(self), f"the disk of {self._replaced.parent}", DISK_LIMIT)
 
     def begin(self, creation: Creation | None, *, instead_of: str = "") -> None:
         """Keep what is about to be replaced (None: nothing is there), or put back. Durable when it returns."""

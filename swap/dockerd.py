@@ -21,6 +21,7 @@ from docker.utils import kwargs_from_env
 
 from swap.ports import Fault, Unfinished, Unreachable
 from swap.recipes import LABEL, Json
+from swap.threads import HOST, NoThread, daemon_thread
 
 T = TypeVar("T")
 Client: TypeAlias = Any  # docker.APIClient: its stubs leave half of what we call untyped
@@ -29,6 +30,7 @@ READING = 10.0  # seconds that we wait for an answer to a question
 CHANGING = 60.0  # seconds that creating, starting, removing may take (a GPU hook is slow on a cold machine)
 SLACK = 30.0  # seconds beyond its grace that a stop may take
 GIVING_UP = 300.0  # seconds after which the SDK itself gives up on a call that nobody waits for any more
+CLOSING = 2.0  # seconds that closing idle connections may take
 MOST_CALLS = 32  # calls under way at once; only a Docker that hangs has so many
 OLDEST_API = (1, 41)  # Docker Engine 20.10
 USUAL = "unix:///var/run/docker.sock"
@@ -159,7 +161,7 @@ class Docker:
 
     async def close(self) -> None:
         """Close idle connections. Calls under way end by themselves."""
-        await asyncio.to_thread(self._forget_clients)
+        await asyncio.wait({self._in_thread(self._forget_clients)}, timeout=CLOSING)
 
     async def _read(self, ask: Callable[[Client], T]) -> T:
         """A question may be asked again: once, when the connection breaks (a daemon that was restarted)."""
@@ -242,7 +244,6 @@ class Docker:
                 Unreachable(f"Docker at {self.address} hasn't answered {self._calls} calls", passing=True)
             )
             return answer
-        self._calls += 1
 
         def settle(result: T | None, error: BaseException | None) -> None:
             self._calls -= 1
@@ -260,7 +261,11 @@ class Docker:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(settle, result, fault)
 
-        threading.Thread(target=body, name="docker-call", daemon=True).start()
+        try:
+            daemon_thread(body, "docker-call")
+            self._calls += 1
+        except NoThread as fault:  # nothing was asked of Docker
+            answer.set_exception(fault)
         return answer
 
     def _fault(self, error: BaseException) -> Fault:
@@ -290,8 +295,7 @@ class Listener:
         self._connect, self._fault_of = connect, fault_of
         self._stream: Any = None
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="docker-events", daemon=True)
-        self._thread.start()
+        self._thread = daemon_thread(self._listen, "docker-events")
 
     async def get(self, timeout: float | None) -> Json | None:
         """The next event; raises Unreachable when the stream has ended: look, then listen anew."""
@@ -307,7 +311,8 @@ class Listener:
     async def close(self) -> None:
         """End the stream; returns when its thread has ended, or after a second (a connect that hangs ends later)."""
         self._closed.set()
-        await asyncio.to_thread(self._cut)
+        with suppress(Fault):
+            await HOST.run(self._cut, f"Docker's event stream {id(self)}", CLOSING)
 
     def _cut(self) -> None:
         if self._stream is not None:

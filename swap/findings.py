@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from swap.ports import Fault
+from swap.threads import MODELS
 
 FILES_LIMIT = 30.0  # seconds to resolve paths and read headers
 
@@ -49,11 +49,6 @@ def come_back(who: str, policy: str) -> str:
     return f"{who} the restart policy {policy!r}, it would come back beside the other engine"
 
 
-async def off_loop(work: Callable[[], T]) -> T:
-    """Run in a thread, for as long as a look at files may take. Raises Fault when it takes longer."""
-    try:
-        async with asyncio.timeout(FILES_LIMIT):
-            return await asyncio.to_thread(work)
-    except TimeoutError as error:
-        what = f"the artifacts can't be looked at: nothing came in {FILES_LIMIT:g} s"
-        raise Fault(what, "look after their disk", passing=True) from error
+async def off_loop(work: Callable[[], T], whose: str) -> T:
+    """Run in a thread, for as long as a look at files may take. `whose`: a pair's name. Raises Fault, see `threads`."""
+    return await MODELS.run(work, f"the disk of {whose}'s files", FILES_LIMIT)

@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,11 +30,13 @@ import msgspec
 from swap.journal import replace_file
 from swap.ports import Fault, FileDigest
 from swap.reading import Reading
+from swap.threads import MODELS, STATE, Call
 
 CHUNK = 1024 * 1024
 TICK = 0.2  # seconds between two reports of progress
 MOST_LINKS = 40  # as Linux itself
 STALL_LIMIT = 60.0  # seconds without a byte after which the disk is given up
+MEMORY_LIMIT = 10.0  # seconds to read or write what is remembered
 STAMP_GRAIN_NS = 50_000_000  # two writes within one clock tick of the kernel may leave the same times
 
 
@@ -114,11 +117,11 @@ def _stalled(path: Path) -> Fault:
 
 async def _state(path: Path) -> tuple[Identity, str]:
     """What it is now, and all that was seen on the way there."""
-    try:
-        async with asyncio.timeout(STALL_LIMIT):
-            return await asyncio.to_thread(_look_at, path)
-    except TimeoutError as error:
-        raise _stalled(path) from error
+    return await MODELS.run(partial(_look_at, path), _disk(path), STALL_LIMIT)
+
+
+def _disk(path: Path) -> str:
+    return f"the disk of {path}"
 
 
 def _look_at(path: Path) -> tuple[Identity, str]:
@@ -235,12 +238,18 @@ class Hasher:
         known = await self._memory()
         known[_place(remembered.identity)] = remembered
         async with self._saving:
-            await asyncio.to_thread(_save, self._cache_path, dict(known))
+            with contextlib.suppress(Fault):  # then it is hashed again next time
+                await STATE.run(partial(_save, self._cache_path, dict(known)), _disk(self._cache_path), MEMORY_LIMIT)
 
     async def _memory(self) -> dict[str, _Remembered]:
         async with self._saving:
             if self._known is None:
-                self._known = await asyncio.to_thread(_load, self._cache_path)
+                try:
+                    self._known = await STATE.run(
+                        partial(_load, self._cache_path), _disk(self._cache_path), MEMORY_LIMIT
+                    )
+                except Fault:
+                    return {}  # asked again next time
             return self._known
 
     # ------------------------------------------------------------------------------------------ reading
@@ -249,11 +258,10 @@ class Hasher:
         started, place = time.time_ns(), _place(before)
         reading = self._now[place] = _Reading()
         self._steer(place, reading, how)
-        work = asyncio.get_running_loop().run_in_executor(None, _sha256, path, before, reading)
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks it after a stall
         try:
-            await self._watch(work, path, before, reading, how)
-            remembered = _Remembered(before, work.result(), started)
+            call = MODELS.begin(partial(_sha256, path, before, reading), _disk(path))
+            await self._watch(call, path, before, reading, how)
+            remembered = _Remembered(before, call.answer.result(), started)
         finally:
             reading.end()
             del self._now[place]
@@ -261,17 +269,16 @@ class Hasher:
         await self._remember(remembered)
         return remembered
 
-    async def _watch(
-        self, work: asyncio.Future[str], path: Path, before: Identity, reading: _Reading, how: Reading
-    ) -> None:
+    async def _watch(self, call: Call[str], path: Path, before: Identity, reading: _Reading, how: Reading) -> None:
         """Wait for the thread, as long as bytes come, or it has been told to pause."""
         loop = asyncio.get_running_loop()
-        last, last_at = 0, loop.time()
+        last, last_at, work = 0, loop.time(), call.answer
         while not work.done():
             await asyncio.wait([work], timeout=TICK)
             if self._steer(_place(before), reading, how) or reading.done != last:
                 last, last_at = reading.done, loop.time()
             elif not work.done() and loop.time() - last_at > STALL_LIMIT:
+                call.give_up()
                 raise _stalled(path)
             how.progress(path, reading.done, before.size)
 

@@ -7,20 +7,19 @@ inode, size, mtime, ctime), not its sha256. The same name after an edit is thus 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from engines.spec import Engine, Pair
 from swap.artifacts import files_of, named_files
+from swap.findings import off_loop
 from swap.hashing import identity
 from swap.moves import Unit
 from swap.ports import Fault, Recipe, Sight, Subject
 from swap.standing import Standing
-
-FILES_LIMIT = 30.0  # seconds to look at a pair's files
 
 
 @dataclass(slots=True)
@@ -51,13 +50,8 @@ class Known:
 
 
 async def unit_of(engine: Engine, pair: Pair | None, recipe: Recipe) -> Unit:
-    """The unit that this recipe makes. Files that can't be looked at count by their absence."""
-    try:
-        async with asyncio.timeout(FILES_LIMIT):
-            key = await asyncio.to_thread(_fingerprint, engine, pair, recipe)
-    except TimeoutError as error:
-        what = f"the files of {engine.name} can't be looked at: nothing came in {FILES_LIMIT:g} s"
-        raise Fault(what, "look after their disk", passing=True) from error
+    """The unit that this recipe makes. Files that can't be read count by their absence. Raises Fault: it hangs."""
+    key = await off_loop(partial(_fingerprint, engine, pair, recipe), pair.label if pair else engine.name)
     return Unit(engine.name, pair.name if pair else "", key)
 
 

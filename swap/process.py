@@ -40,6 +40,7 @@ from swap.ports import (
     Unreachable,
 )
 from swap.record import Record, Records, Run, changes
+from swap.threads import STATE, Hangs
 
 T = TypeVar("T")
 
@@ -340,28 +341,24 @@ class ChildProcess:
 
     async def _read(self, work: Callable[[], T]) -> T:
         """Run short work off the event loop. Raises Unreachable when it takes too long."""
-        answer = await _in_thread(work, READ_LIMIT)
-        if not answer.done():
-            what = f"{self._records.folder} hasn't answered in {READ_LIMIT:g} s"
-            raise Unreachable(what, "look after its disk", passing=True)
-        return answer.result()
+        try:
+            return await STATE.run(work, str(self._records.folder), READ_LIMIT)
+        except Hangs as fault:
+            raise Unreachable(fault.what, fault.mend, passing=True) from fault
 
     async def _act(self, what: str, work: Callable[[], T]) -> T:
-        """Run work that changes something. Raises Unfinished when it takes too long: then it is still under way."""
-        answer = await _in_thread(work, WRITE_LIMIT)
-        if not answer.done():
+        """Run work that changes something. Raises Unfinished when it takes too long: then it is still under way.
+
+        Raises Hangs where an earlier call hangs: then nothing was begun.
+        """
+        call = STATE.begin(work, str(self._records.folder))
+        await asyncio.wait({call.answer}, timeout=WRITE_LIMIT)
+        if not call.answer.done():
+            call.hangs = True
             told = f"{what} of {self._engine.name} has taken more than {WRITE_LIMIT:g} s"
-            ended = _Ended(partial(_end_of, answer))
+            ended = _Ended(partial(_end_of, call.answer))
             raise Unfinished(told, f"look after the disk of {self._records.folder}", ended=ended)
-        return answer.result()
-
-
-async def _in_thread(work: Callable[[], T], limit: float) -> asyncio.Future[T]:
-    """The work's answer, done or not after `limit` seconds."""
-    answer = asyncio.get_running_loop().run_in_executor(None, work)
-    answer.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody may be left to hear of it
-    await asyncio.wait({answer}, timeout=limit)
-    return answer
+        return call.answer.result()
 
 
 class _Ended(Awaitable[None]):

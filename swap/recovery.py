@@ -103,7 +103,7 @@ class Recovery:
 
     async def recover(self) -> str:
         """What was done, or nothing. Raises CannotStage, Unreachable, Unfinished: then it is to be tried again."""
-        under_way = await asyncio.to_thread(self._creation.under_way)
+        under_way = await self._creation.ask(CreationFile.under_way)
         if under_way is None:
             return await self._tidy()
         await self._alone()
@@ -127,14 +127,14 @@ class Recovery:
             await self._docker.rename(mend.rename, self._name)
         if mend.make is not None:
             await self._remaking.make(mend.make, mend.instead_of)
-        await asyncio.to_thread(self._creation.succeed if mend.replaced else self._creation.give_up)
+        await self._creation.ask(CreationFile.succeed if mend.replaced else CreationFile.give_up)
 
     async def _alone(self) -> None:
         """Once no compose is at work any more that outlived the daemon that began it. Raises CannotStage."""
         deadline = asyncio.get_running_loop().time() + SETTLE_LIMIT
         while True:
             try:
-                return (await asyncio.to_thread(self._creation.hold)).close()
+                return (await self._creation.ask(CreationFile.hold)).close()
             except CannotStage as fault:
                 if not fault.passing or asyncio.get_running_loop().time() > deadline:
                     raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -26,9 +25,9 @@ class Remaking:
     async def put_back(self, creation: Creation, instead_of: str) -> Sight:
         """As `make`, and finished at the next start where it is cut off. Nothing is begun that can't be ended."""
         await self._image(creation.recipe)
-        await asyncio.to_thread(lambda: self._creation.begin(creation, instead_of=instead_of))
+        await self._creation.ask(lambda file: file.begin(creation, instead_of=instead_of))
         sight = await self.make(creation, instead_of)
-        await asyncio.to_thread(self._creation.give_up)
+        await self._creation.ask(CreationFile.give_up)
         return sight
 
     async def make(self, creation: Creation, instead_of: str) -> Sight:

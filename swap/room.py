@@ -4,13 +4,13 @@ for people alone, and nothing is decided by it.
 
 from __future__ import annotations
 
-import asyncio
-
 from engines.spec import GiB
 from swap.hostmemory import User, available, biggest
 from swap.ports import Card, CardProcess, Fault, Memory
+from swap.threads import HOST
 
 DESKTOP = 4 * GiB  # bytes in use that may well be a desktop, which never gives them back
+PROC_LIMIT = 5.0  # seconds that /proc may take
 
 
 async def lacking(card: Card, need: int, host_need: int | None, baseline: int = 0) -> str:
@@ -25,8 +25,11 @@ async def lacking(card: Card, need: int, host_need: int | None, baseline: int = 
     if memory.free < need:
         who = _holders(await card.processes()) + _desktop(memory, baseline)
         return f"only {_gib(memory.free)} of the card are free, {_gib(need)} are needed; held by {who}"
-    if host_need is not None and (free := await asyncio.to_thread(available)) < host_need:
-        users = _users(await asyncio.to_thread(biggest))
+    if host_need is None:
+        return ""
+    free = await HOST.run(available, "/proc/meminfo", PROC_LIMIT)
+    if free < host_need:
+        users = _users(await HOST.run(biggest, "/proc", PROC_LIMIT))
         return f"only {_gib(free)} of host memory are available, {_gib(host_need)} are needed{users}"
     return ""
 

@@ -9,7 +9,6 @@ else's and slotproxy may be root: then git runs as the tree's owner, never as ro
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pwd
 import re
@@ -19,12 +18,14 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from engines.spec import Pair
 from swap.ports import Fault, Recipe
+from swap.threads import MODELS
 
 LIMIT = 10.0  # seconds that git may take; a cold disk and a large tree take one or two
 DYING = 2.0  # seconds that a killed git may take; one that is stuck in the kernel takes longer, and is left
@@ -66,10 +67,7 @@ async def look(pair: Pair, declared: Recipe | None) -> tuple[Fault, ...]:
 
 async def _tree(pair: Pair, path: Path, commit: str) -> tuple[Fault, ...]:
     try:
-        async with asyncio.timeout(LIMIT + 2 * DYING):
-            tree = await asyncio.to_thread(read_tree, path)
-    except TimeoutError:
-        fault = Fault(f"nothing came of {path} in {LIMIT:g} s", "look after its disk", passing=True)
+        tree = await MODELS.run(partial(read_tree, path), f"the disk of {path}", LIMIT + 2 * DYING)
     except Fault as told:
         fault = told
     else:

@@ -7,7 +7,6 @@ made again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -60,12 +59,12 @@ class Staging:
         await self._refuse_others(pair, before.id)
         try:
             await self._keep(before)
-            with await asyncio.to_thread(self._creation.hold) as held:
+            with await self._creation.ask(CreationFile.hold) as held:
                 after = await self._replace(pair, declared, before, held.fileno())
         except Fault as fault:
             await self._undo(fault)
             raise
-        await asyncio.to_thread(self._creation.succeed)
+        await self._creation.ask(CreationFile.succeed)
         return after
 
     async def put_back(self, wanted: Recipe) -> Sight:
@@ -83,7 +82,7 @@ class Staging:
             return now
         if now.recipe is not None and not differences(wanted, now.recipe):
             return now
-        kept = await asyncio.to_thread(self._creation.kept)
+        kept = await self._creation.ask(CreationFile.kept)
         found = nearest(wanted, (now.recipe, *(creation.recipe for creation in kept)))
         if found is None:
             what = f"container {self.name} isn't the one that is wanted back: {otherwise(wanted, now.recipe)}"
@@ -118,7 +117,7 @@ class Staging:
     async def _keep(self, before: Sight) -> None:
         found = await self._docker.inspect(before.id) if before.id else None
         creation = Creation(found.container, found.image) if found else None
-        await asyncio.to_thread(self._creation.begin, creation)
+        await self._creation.ask(lambda file: file.begin(creation))
         if creation is not None and creation.image:
             await self._docker.tag(creation.recipe.image_id, kept.REPOSITORY, kept.replaced_tag(self.engine.name))
 

@@ -57,7 +57,7 @@ def loop_never_blocked() -> Iterator[None]:
             yield
         finally:
             _blockbuster.deactivate()
-    assert not seen, f"the event loop was blocked by {', '.join(seen)}: call it through asyncio.to_thread"
+    assert not seen, f"the event loop was blocked by {', '.join(seen)}: call it in a thread, see swap.threads"
 
 
 @pytest.fixture

@@ -125,6 +125,6 @@ async def test_tables_that_hang_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(address, "_find", hangs)
     monkeypatch.setattr(address, "LIMIT", 0.2)
-    with pytest.raises(Fault, match="couldn't be told"):
+    with pytest.raises(Fault, match="hasn't answered in"):
         await listener("127.0.0.1", 8095)
     released.set()

@@ -97,7 +97,7 @@ async def test_a_disk_that_hangs_under_the_ledger_holds_up_nothing(
     async with world.running(verified=()):
         ended = await world.swap("strata", trial=True)
         assert ended.code == Code.SERVES
-        assert "no evidence was written: nothing came in 0.2 s" in ended.text
+        assert "no evidence was written: the ledger's disk hasn't answered in 0.2 s" in ended.text
         hangs.set()
 
 

@@ -14,6 +14,7 @@ import pytest
 from engines.ninfer.profile import PROFILE as NINFER
 from engines.ninfer.sample import write_artifact
 from engines.spec import Engine, Pair
+from swap import findings
 from swap import known as known_module
 from swap.known import Known, unit_of
 from swap.ports import Fault, Mount, Recipe, Sight, Status
@@ -177,9 +178,9 @@ async def test_files_on_a_disk_that_hangs_are_a_passing_fault(
     engine: Engine, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(known_module, "FILES_LIMIT", 0.05)
+    monkeypatch.setattr(findings, "FILES_LIMIT", 0.05)
     monkeypatch.setattr(known_module, "_fingerprint", lambda *_: hangs.wait(60))
-    with pytest.raises(Fault, match="the files of ninfer can't be looked at") as fault:
+    with pytest.raises(Fault, match="the disk of ninfer:v2's files hasn't answered") as fault:
         await key(engine, recipe)
     hangs.set()
     assert fault.value.passing
