@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engines import failing
+
 GiB = 1024**3
 MiB = 1024**2
 
@@ -160,6 +162,8 @@ class Profile:
     baked: Baked | None = None
     takes_what_is_free: bool = False  # its cache grows into all that is free: what it takes says nothing of its need
     stream_idle_limit: float = 600.0  # silence in a stream after which the request (never the engine) is ended
+    broken: Callable[[int, bytes], bool] = failing.broken
+    """(status, body) of an error -> may it mean that the whole engine fails? See `engines.failing`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +243,9 @@ class Engine:
     probe_tokens: int = 4
     trial_tokens: int = 64  # what a trial's completion asks for, so that its speed says something
     require: Require = Require.VERIFIED
+    useless_after: int = 3  # explicit errors in a row; 0: never for that reason
+    health_failures: int = 3  # failures in a row of its own sign, asked every `health_every`; 0: never for that reason
+    health_every: float = 10.0  # 0: its sign isn't asked while it serves
 
     @property
     def deployed_pair(self) -> Pair:

@@ -28,6 +28,7 @@ from slotproxy.models import Models
 from slotproxy.outcomes import Outcomes
 from slotproxy.protocols import ApiError, error_body, spoken
 from slotproxy.slots import Slots
+from slotproxy.supervision import Supervision, Unsupervised
 from slotproxy.units import show
 from slotproxy.visit import House, Patience, Visit
 
@@ -41,6 +42,7 @@ def build_app(
     *,
     outcomes: Outcomes | None = None,
     patience: Patience | None = None,
+    supervision: Supervision | None = None,
 ) -> ASGIApp:
     """The client port. `client` as `forward.engine_client()` makes it; serve it as `server.config()` says."""
     house = House(
@@ -52,6 +54,7 @@ def build_app(
         outcomes=outcomes or Outcomes(),
         patience=patience or Patience(),
         room=Room(settings.limits.max_waiting_bytes),
+        supervision=supervision or Unsupervised(),
     )
     return ClientPort(house)
 

@@ -38,6 +38,7 @@ class Paths(tuple[Path, ...]):
 
 
 Count = Annotated[int, Meta(ge=1)]
+Limit = Annotated[int, Meta(ge=0)]
 
 
 class Keys(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -98,6 +99,9 @@ class EngineKeys(Keys):
         Literal["verified", "attested", "candidate"] | None,
         Meta(description="what a pair must have before it gets the card without a trial (default: verified)"),
     ] = None
+    useless_after: Annotated[Limit | None, Meta(description="errors in a row; then it is restarted (0: never)")] = None
+    health_failures: Annotated[Limit | None, Meta(description="the same of its own sign of health (0: never)")] = None
+    health_every: Annotated[Seconds | None, Meta(description="between two looks at that sign (0: none)")] = None
     api_key_file: Annotated[Path | None, Meta(description="the file that holds the engine's API key")] = None
     passthrough: Annotated[list[str] | None, Meta(description="further paths of it that clients may reach")] = None
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import httpx
 import msgspec
 
+from engines.failing import IN_BAND, told
 from engines.spec import Api, Engine
 from slotproxy.headers import Headers, to_client, to_engine, value_of
 from slotproxy.outcomes import Outcome, Record
@@ -26,6 +27,7 @@ from slotproxy.reply import Reply
 _CONNECT_LIMIT = 10.0  # seconds
 _LINGER = 2.0  # seconds that an engine has, after its end marker, to end the answer itself
 _SLICE = 256 * 1024  # bytes of a body that are written at once: a write copies, and others wait meanwhile
+_KEPT = 4096  # bytes of an engine's error that are looked at for what they say of the engine
 _TOLD = 64 * 1024  # bytes of an engine's error that are read, when it has to be told in-band
 
 
@@ -76,12 +78,14 @@ class Exchange:
         self.call = call
         self._asked = False  # the engine may have seen the request
         self._ended = False  # it has ended its answer
+        self._closed = False  # it has closed the connection, or not even made it
         self._client = client
         self._reply = reply
         self._record = record
         self._response: httpx.Response | None = None
         self._chunks: AsyncIterator[bytes] = _nothing()
         self._first: bytes | None = None
+        self._error = bytearray()  # the beginning of an answer that is an error
 
     async def open(self) -> None:
         """Ask, and wait until the engine answers; to a client that is kept waiting by pings, until the first byte.
@@ -94,11 +98,12 @@ class Exchange:
             async with asyncio.timeout(self._idle_limit):
                 self._response = await self._client.send(request, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            self._asked = False
+            self._asked, self._closed = False, isinstance(error, httpx.ConnectError)
             raise NeverConnected(str(error) or "timed out") from None
         except TimeoutError:
             raise self._failed(504, "timed_out", f"sent nothing for {self._idle_limit:g} s") from None
         except httpx.TransportError as error:
+            self._closed = True
             raise self._failed(502, "no_answer", f"closed the connection without an answer ({error})") from None
         self._chunks = self._response.aiter_raw()
         if self._reply.started:
@@ -112,6 +117,7 @@ class Exchange:
         await self._start()
         chunk = self._first or await self._next()
         while chunk is not None:
+            self._remember(chunk)
             await self._reply.write(chunk)
             chunk = await self._next()
         self._ended = True
@@ -127,6 +133,29 @@ class Exchange:
         """Whether the end marker has come: whatever a connection does now, the client has a whole answer."""
         observer = self._reply.observer
         return observer is not None and observer.complete and not observer.failed
+
+    @property
+    def answered(self) -> bool:
+        """Whether the engine has given a whole answer for which it had to work."""
+        api = self.call.api
+        whole = self.whole if api in MARKED and self._reply.observer is not None else self._ended
+        return whole and self._status == 200 and api not in (Api.COUNT_TOKENS, Api.OTHER)
+
+    @property
+    def complaint(self) -> str:
+        """What the engine said that may mean that it is broken, as its profile has it; empty: nothing of the kind."""
+        observer = self._reply.observer
+        if self._status >= 500 and self.engine.profile.broken(self._status, bytes(self._error)):
+            return f"HTTP {self._status}: {told(bytes(self._error))}"
+        refusal = observer.refusal if observer is not None and self._status == 200 else b""
+        if refusal and self.engine.profile.broken(IN_BAND, refusal):
+            return f"in-band: {told(refusal)}"
+        return ""
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the connection was refused, or closed without a byte of an answer."""
+        return self._closed
 
     @property
     def at_work(self) -> bool:
@@ -211,11 +240,21 @@ class Exchange:
         body = self._first or b""
         while len(body) < _TOLD and (chunk := await self._next()) is not None:
             body += chunk
+        self._remember(body)
         if response.status_code == 200:
             media = response.headers.get("content-type", "nothing")
             return self._failed(502, "bad_answer", f"answered with {media} where a stream was asked for")
         message, code = _said(body)
         return self._failed(response.status_code, code, f"answered {response.status_code}: {message}")
+
+    @property
+    def _status(self) -> int:
+        """The engine's own; 0: none came."""
+        return 0 if self._response is None else self._response.status_code
+
+    def _remember(self, chunk: bytes) -> None:
+        if self._status >= 500 and len(self._error) < _KEPT:
+            self._error += chunk
 
     def _failed(self, status: int, code: str, what: str) -> ApiError:
         return ApiError(status, f"{self.engine.name} {what}", code, outcome=Outcome.FAILED)

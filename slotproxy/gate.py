@@ -36,9 +36,11 @@ class Place:
     """A place at the engine; exactly one `leave()` takes effect. Whoever gets one has to leave it.
 
     `held` is how long the request waited, in seconds. `cut` is set when the operator ends the requests in flight.
+    `run`: of the engine, as `open()` was told.
     """
 
     engine: str
+    run: str
     held: float
     cut: asyncio.Event
     _slot: str = field(repr=False)
@@ -186,7 +188,7 @@ class SlotGate:
 
     def _admit(self, ticket: _Ticket) -> None:
         held = self._now() - ticket.since
-        place = Place(self._engine, held, asyncio.Event(), ticket.slot.name, self._opening, self)
+        place = Place(self._engine, self._run, held, asyncio.Event(), ticket.slot.name, self._opening, self)
         self._places.add(place)
         self._note_idle()
         ticket.answer.set_result(place)

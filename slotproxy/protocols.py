@@ -100,11 +100,16 @@ def _openai_type(status: int) -> str:
     return "server_error" if status >= 500 else "invalid_request_error"
 
 
+_SPOKEN = re.compile(rb'"(?:content|reasoning_content|reasoning|text|delta|thinking|partial_json|arguments)": ?"[^"]')
+"""In an event of any protocol: a piece of the answer that isn't empty, tools' arguments included."""
+
+
 class Observer:
     """Reads along with a stream of server-sent events, and never holds a byte back or changes one.
 
     `feed()` takes the bytes as they come, cut anywhere, with LF, CRLF or CR. Once `end()` was called the stream was
-    whole if `complete`; `failed` tells that an error was in it, which a later end marker doesn't take back.
+    whole if `complete`; `failed` tells that an error was in it, which a later end marker doesn't take back. `refusal`
+    is the data of the first error, where nothing of an answer came before it: the request was refused, in-band.
     """
 
     LONGEST = 1024 * 1024  # bytes of an event that are kept; no error and no marker of a known engine is longer
@@ -114,6 +119,8 @@ class Observer:
         self.complete = False
         self.failed = False
         self.events = 0
+        self.refusal = b""
+        self._spoke = False  # something of an answer has come
         self._api = api
         self._line = bytearray()
         self._after_cr = False
@@ -172,6 +179,13 @@ class Observer:
         self._open, self._name, self._data, self._size = False, b"", [], 0
 
     def _judge(self, name: bytes, data: bytes) -> None:
+        was_well = not self.failed
+        self._look(name, data)
+        if self.failed and was_well and not self._spoke:
+            self.refusal = data
+        self._spoke = self._spoke or _SPOKEN.search(data) is not None
+
+    def _look(self, name: bytes, data: bytes) -> None:
         match self._api:
             case Api.RESPONSES:
                 kind = name or _kind(data)

@@ -40,7 +40,9 @@ async def _answered(client: httpx.AsyncClient, engine: Engine, probe: Probe) -> 
         return True  # nothing listens, so nothing works there any more
     except (httpx.TransportError, TimeoutError):
         return False
-    return response.status_code not in _BUSY
+    if response.status_code in _BUSY:
+        return engine.profile.broken(response.status_code, response.content)  # who is broken isn't at work either
+    return True
 
 
 async def _first_model(client: httpx.AsyncClient, engine: Engine) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 import httpx
@@ -22,6 +23,7 @@ from slotproxy.protocols import MARKED, ApiError
 from slotproxy.reply import Reply
 from slotproxy.settle import settle
 from slotproxy.slots import Slots
+from slotproxy.supervision import Supervision
 
 _LOGGED = 100  # characters of a model's name
 _RETRY_LATER = 5.0  # seconds: whoever waited so long already may as well come back soon
@@ -52,6 +54,7 @@ class House:
     outcomes: Outcomes
     patience: Patience
     room: Room
+    supervision: Supervision
 
 
 class Visit:
@@ -70,6 +73,7 @@ class Visit:
         self._place: Place | None = None
         self._exchange: Exchange | None = None
         self._ended = False
+        self._doubted = False  # the engine gave an error of its own: it is examined in this place
 
     async def run(self) -> None:
         try:
@@ -85,7 +89,8 @@ class Visit:
         """Serve, and tell client and log how it ended."""
         try:
             self._end(await self._serve())
-            self._leave()  # the engine is free, however slowly the client reads
+            if not self._doubted:
+                self._leave()  # the engine is free, however slowly the client reads
             await self._reply.end()
         except ApiError as error:
             await self._fail(error)
@@ -118,7 +123,11 @@ class Visit:
     async def _settled(self) -> None:
         """Keep the place while the engine goes on with what nobody waits for any more."""
         exchange, place = self._exchange, self._place
-        if exchange is None or place is None or not exchange.at_work or place.cut.is_set():
+        if exchange is None or place is None or place.cut.is_set():
+            return
+        if self._doubted:
+            await self._examined(place)
+        if not exchange.at_work:
             return
         if exchange.engine.profile.settling is not Settling.COMPLETION:
             return
@@ -127,6 +136,12 @@ class Visit:
             await unless(settle(self._house.client, exchange.engine, exchange.call.model), cut_off(place.cut))
         except Cut:
             return
+
+    async def _examined(self, place: Place) -> None:
+        """Keep the place while the engine is asked what it is worth: nobody else runs into it meanwhile."""
+        place.settle()
+        with contextlib.suppress(Cut):
+            await unless(self._house.supervision.examine(place.run), cut_off(place.cut))
 
     def _leave(self) -> None:
         if self._place:
@@ -222,6 +237,19 @@ class Visit:
             return await unless(exchange.relay(), gone(self._receive), cut_off(cut))
         finally:
             await exchange.close()
+            self._report(exchange)
+
+    def _report(self, exchange: Exchange) -> None:
+        """What this says of the engine."""
+        if self._place is None:
+            return
+        supervision, run = self._house.supervision, self._place.run
+        if exchange.answered:
+            supervision.answered(run)
+        elif complaint := exchange.complaint:
+            self._doubted = supervision.error(run, complaint)
+        elif exchange.unanswered:
+            supervision.unreached(run)
 
     def _engine(self, name: str | None) -> Engine:
         """The engine that is to be asked. Raises ApiError: 503 none serves, 404 it doesn't have the path."""

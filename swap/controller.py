@@ -24,6 +24,7 @@ from swap.evidence import evidence_of
 from swap.handback import HandBack
 from swap.hands import Hands, Wish
 from swap.kept import keep_proven
+from swap.known import run_of
 from swap.machine import START, step
 from swap.moves import (
     Aborted,
@@ -252,7 +253,7 @@ class Controller:
         self._last_gate = wanted
         match wanted:
             case Open(unit):
-                run = f"{unit.key} {self.hands.known[unit].id} {self.hands.known[unit].started_at}"
+                run = run_of(unit, self.hands.known[unit])
                 self.gate.open(unit.engine, self.engines[unit.engine].concurrency, run)
             case Refusing(why):
                 self.gate.refuse(why or "nothing serves")

@@ -49,6 +49,11 @@ class Known:
         return sight.running and (sight.id, sight.started_at) == (self.id, self.started_at)
 
 
+def run_of(unit: Unit, known: Known) -> str:
+    """The name of the run that was seen of it, as the gate and those who were let through it know it."""
+    return f"{unit.key} {known.id} {known.started_at}"
+
+
 async def unit_of(engine: Engine, pair: Pair | None, recipe: Recipe) -> Unit:
     """The unit that this recipe makes. Files that can't be read count by their absence. Raises Fault: it hangs."""
     key = await off_loop(partial(_fingerprint, engine, pair, recipe), pair.label if pair else engine.name)

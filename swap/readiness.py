@@ -26,9 +26,16 @@ SHOWN = 200  # characters of an answer that is none, for people
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: bytes
+class Asked:
+    """What came of a question. Without an answer `status` is 0 and `fault` says why.
+
+    `gone`: that was explicit, the connection was refused or closed; else nothing came in time.
+    """
+
+    status: int = 0
+    body: bytes = b""
+    fault: str = ""
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +71,8 @@ class Readiness:
         sign = engine.profile.sign
         if sign is None:
             return True
-        answer = await self._ask("GET", engine, sign.path, sign.timeout)
-        return answer is not None and sign.judge(answer.status, answer.body)
+        answer = await self.ask("GET", engine, sign.path, sign.timeout)
+        return answer.status > 0 and sign.judge(answer.status, answer.body)
 
     async def completes(self, engine: Engine) -> Answered | None:
         """A real completion of a few tokens; None: none came, which is an answer here: not ready."""
@@ -80,12 +87,11 @@ class Readiness:
 
     async def _complete(self, engine: Engine, tokens: int, limit: float) -> Answered:
         """As the profile's probe asks for it, within `limit` seconds. Raises Fault."""
-        model = engine.probe_model or await self._first_model(engine)
-        probe = engine.profile.probe(model, tokens)
+        probe = engine.profile.probe(await self.model(engine), tokens)
         began = time.monotonic()
-        answer = await self._ask("POST", engine, probe.path, limit, probe.body)
+        answer = await self.ask("POST", engine, probe.path, limit, probe.body)
         seconds = time.monotonic() - began
-        if answer is None:
+        if not answer.status:
             raise Fault(f"no whole answer in {seconds:.1f} s", "look at its log")
         if not probe.judge(answer.status, answer.body):
             shown = answer.body[:SHOWN].decode(errors="replace")
@@ -93,17 +99,18 @@ class Readiness:
         told = _json(answer.body)
         return Answered(_tokens(told) or tokens, seconds, _measured(told))
 
-    async def _first_model(self, engine: Engine) -> str:
-        answer = await self._ask("GET", engine, "/v1/models", MODELS_LIMIT)
+    async def model(self, engine: Engine) -> str:
+        """The name that a completion of ours sends."""
+        if engine.probe_model:
+            return engine.probe_model
+        answer = await self.ask("GET", engine, "/v1/models", MODELS_LIMIT)
         try:
-            return str(json.loads(answer.body)["data"][0]["id"]) if answer is not None else engine.name
+            return str(json.loads(answer.body)["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
             return engine.name
 
-    async def _ask(
-        self, method: str, engine: Engine, path: str, limit: float, body: bytes | None = None
-    ) -> _Answer | None:
-        """The answer; None where none came within `limit` seconds in all, which is an answer here: not ready."""
+    async def ask(self, method: str, engine: Engine, path: str, limit: float, body: bytes | None = None) -> Asked:
+        """The answer, or why none came within `limit` seconds in all."""
         headers = {"Connection": "close", "Accept-Encoding": "identity"}
         if engine.api_key:
             headers["Authorization"] = f"Bearer {engine.api_key}"
@@ -113,18 +120,20 @@ class Readiness:
         try:
             async with asyncio.timeout(limit):  # httpx's own is for each piece: a trickle would never end
                 return await self._exchange(request)
-        except (httpx.HTTPError, TimeoutError):
-            return None
+        except (TimeoutError, httpx.TimeoutException):
+            return Asked(fault=f"no whole answer in {limit:g} s")
+        except httpx.HTTPError as error:
+            return Asked(fault=str(error) or type(error).__name__, gone=isinstance(error, httpx.TransportError))
 
-    async def _exchange(self, request: httpx.Request) -> _Answer | None:
+    async def _exchange(self, request: httpx.Request) -> Asked:
         answer = await self._client.send(request, stream=True)
         try:
             body = bytearray()
             async for piece in answer.aiter_bytes():
                 body += piece
                 if len(body) > MOST:
-                    return None
-            return _Answer(answer.status_code, bytes(body))
+                    return Asked(fault=f"more than {MOST} bytes")
+            return Asked(answer.status_code, bytes(body))
         finally:
             await answer.aclose()
 

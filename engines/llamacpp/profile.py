@@ -1,5 +1,7 @@
 """llama.cpp's server: `/health` is 503 `Loading model` until it is ready; closing a connection cancels the work.
 
+It says 500 to some requests that are themselves at fault (a grammar, a template): they are counted as errors of the
+engine, and our own completion, which is well, takes them back.
 `/slots` is no client path: it shows other clients' prompts and can erase their caches.
 """
 

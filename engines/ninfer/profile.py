@@ -7,15 +7,22 @@ from collections.abc import Mapping, Sequence
 
 from engines.artifacts.read import read_ninfer
 from engines.commandline import words
+from engines.failing import broken
 from engines.openai.probe import chat_probe
 from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Api, Profile, Settling, Sign
 
+_BUSY = frozenset(("server_overloaded", "request_queue_timeout"))
 _ARTIFACT = re.compile(r"\.ninfer(\.part-\d+)?$")
 
 
 def _healthy(status: int, _body: bytes) -> bool:
     # Older builds say 200 although they are useless after an engine-wide failure: the probe decides that.
     return status == 200
+
+
+def _broken(status: int, body: bytes) -> bool:
+    """After an engine-wide failure: 503 `unavailable` for ever. A full or slow queue says 503 (and others), too."""
+    return broken(status, body, busy=_BUSY)
 
 
 def _artifacts(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -47,4 +54,5 @@ PROFILE = Profile(
     artifacts=_artifacts,
     read_artifact=read_ninfer,
     reads_label="slotproxy.ninfer.reads",
+    broken=_broken,
 )

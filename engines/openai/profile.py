@@ -1,5 +1,6 @@
 """Any other OpenAI-compatible server, of which nothing is known: only a completion shows that it is ready.
 
+It has no sign, so only errors can show that it is useless (`engines.failing`); a completion of ours confirms them.
 Its artifacts can't be told from its command line (a folder, a name on a hub): the pair's configuration names them.
 """
 

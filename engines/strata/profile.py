@@ -1,6 +1,8 @@
 """Strata: an HTTP server in front of one engine process, whose port being open says nothing of the engine.
 
 `/health` is 200 as soon as the port is open and stays so when the engine is dead or unloaded: only `loaded` counts.
+A dead engine shows in the answers as 503, in streams as an error before anything was said (and then `[DONE]`); both
+are `engines.failing.broken`, which this profile leaves as it is.
 `/unload` and `/settings` are no client paths: the first gives the card away (and the next request takes it back),
 the second changes the engine for everyone.
 """

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from engines import failing
 from engines.llamacpp.profile import PROFILE as LLAMACPP
 from engines.ninfer.profile import PROFILE as NINFER
 from engines.openai.probe import completed
@@ -171,3 +172,51 @@ def answer(message: dict[str, object], finish: object = "length", **more: object
 )
 def test_only_a_real_completion_counts(status: int, body: bytes, works: bool) -> None:
     assert completed(status, body) is works
+
+
+NINFERS_OWN = {"unavailable": True, "server_overloaded": False, "request_queue_timeout": False}
+
+
+@pytest.mark.parametrize(("code", "broken"), NINFERS_OWN.items())
+def test_of_ninfers_503_only_unavailable_may_mean_that_it_is_broken(code: str, broken: bool) -> None:
+    assert NINFER.broken(503, json.dumps({"error": {"message": "x", "code": code}}).encode()) is broken
+
+
+@everyone
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 429, 501, 504, 529])
+def test_what_a_client_does_and_what_only_says_later_is_no_failure_of_the_engine(profile: Profile, status: int) -> None:
+    assert not profile.broken(status, b'{"error": {"message": "CUDA error", "code": "internal_error"}}')
+
+
+@everyone
+@pytest.mark.parametrize(
+    ("status", "body", "broken"),
+    [
+        (500, b'{"error": {"message": "CUDA error: an illegal memory access was encountered"}}', True),
+        (500, b"CUDA error", True),
+        (500, b"", True),
+        (503, b'{"error": {"message": "the engine process is dead", "type": "server_error", "code": null}}', True),
+        (503, b"later", False),
+        (502, b"[" * 100_000, True),
+        (failing.IN_BAND, b'{"error": {"message": "the engine process is dead", "type": "server_error"}}', True),
+        (failing.IN_BAND, b'{"type": "error", "error": {"type": "overloaded_error", "message": "later"}}', False),
+        (failing.IN_BAND, b'{"response": {"error": {"code": "server_error", "message": "dead"}}}', True),
+    ],
+)
+def test_an_error_of_the_engines_own_may_mean_that_it_is_broken(
+    profile: Profile, status: int, body: bytes, broken: bool
+) -> None:
+    assert profile.broken(status, body) is broken
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"error": {"message": "the engine\\n has failed"}}', "the engine has failed"),
+        (b'{"error": "dead"}', "dead"),
+        (b'{"response": {"error": {"message": "dead"}}}', "dead"),
+        (b"\xff" * 1000, "\ufffd" * 200),
+    ],
+)
+def test_what_an_error_says_is_one_short_line(body: bytes, said: str) -> None:
+    assert failing.told(body) == said

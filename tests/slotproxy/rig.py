@@ -25,10 +25,12 @@ from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
 from slotproxy.outcomes import Outcome, Outcomes
 from slotproxy.server import Server, config
+from slotproxy.supervision import Supervision
 from slotproxy.visit import Patience
 
 WITHIN = 10.0  # seconds for what takes milliseconds: the machine may be busy
 AT_ONCE = 3.0  # seconds for what must be done within one
+RUN = "the first run"
 MODELS: Mapping[str, Mapping[str, str]] = {"*": {}}
 ANYONE = {"anonymous": SlotSettings("anonymous")}
 ALL_APIS = dataclasses.replace(
@@ -198,6 +200,7 @@ async def proxied(
     slots: Mapping[str, SlotSettings] = ANYONE,
     limits: Limits | None = None,
     patience: Patience | None = None,
+    supervision: Supervision | None = None,
     opened: bool = True,
 ) -> AsyncIterator[Proxy]:
     """The real application under the real server on a free port; the gate is open to the first engine."""
@@ -217,10 +220,10 @@ async def proxied(
     )
     gate = SlotGate(max_waiting=limits.max_waiting, max_waiting_bytes=limits.max_waiting_bytes)
     if opened:
-        gate.open(engines[0].name, engines[0].concurrency)
+        gate.open(engines[0].name, engines[0].concurrency, RUN)
     outcomes = Outcomes()
     async with engine_client() as client:
-        app = build_app(settings, gate, client, outcomes=outcomes, patience=patience)
+        app = build_app(settings, gate, client, outcomes=outcomes, patience=patience, supervision=supervision)
         async with serving(app) as (state, port):
             try:
                 yield Proxy(f"http://127.0.0.1:{port}", port, gate, outcomes, app, state.tasks, state.connections)

@@ -213,6 +213,8 @@ REFUSALS: list[tuple[Edit, str]] = [
     (put("engines.ninfer.pairs.v2.source.commit", "a" * 41), "engines.ninfer.pairs.v2.source.commit: 'aaaaaaaa"),
     (put("engines.ninfer.profile", "ninja"), "engines.ninfer.profile: no profile is named 'ninja'; there are: "),
     (put("engines.ninfer.concurrency", 0), "engines.ninfer.concurrency: 0 is too small; write at least 1"),
+    (put("engines.ninfer.useless_after", -1), "engines.ninfer.useless_after: -1 is too small; write at least 0"),
+    (put("engines.ninfer.health_every", 10), "engines.ninfer.health_every: 10 has no unit; write a duration such as"),
     (put("engines.to-strata", {"profile": "openai", "vram": 0, "pairs": {}}), "engines.to-strata: `slotctl swap to-"),
     (put("engines", {}), "engines: names no engine"),
     (put("default", "stratum"), "default: no engine is named 'stratum'; there are: "),
@@ -290,6 +292,16 @@ def test_anonymous_may_be_let_in_from_elsewhere_on_purpose(folder: Path) -> None
     document["listen"] = "[::]:8080"
     document["slots"]["anonymous"] = {"allow_remote": True}
     assert "anonymous" in read(folder, document).slots
+
+
+def test_when_an_engine_is_useless_can_be_said_and_switched_off(folder: Path) -> None:
+    document = box()
+    document["engines"]["ninfer"] |= {"useless_after": 0, "health_failures": 5, "health_every": "2s"}
+    engines = read(folder, document).engines
+    told = [
+        (one.useless_after, one.health_failures, one.health_every) for one in (engines["ninfer"], engines["strata"])
+    ]
+    assert told == [(0, 5, 2.0), (3, 3, 10.0)]
 
 
 def test_no_slots_at_all_on_an_open_port_is_refused(folder: Path) -> None:

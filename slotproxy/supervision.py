@@ -1,0 +1,61 @@
+"""What requests tell of the engine that answered them, and the place that is kept while the engine is examined."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from slotproxy.config import SlotSettings
+from slotproxy.gate import Place, SlotGate
+
+OURS = SlotSettings("(health)", priority=10**9)
+"""The slot of our own questions: no configured name has parentheses, and nobody goes before it."""
+
+
+class Supervision(Protocol):
+    """`swap.health.Health`; a `run` is the one that a place was given for."""
+
+    def answered(self, run: str) -> None: ...
+
+    def error(self, run: str, why: str) -> bool: ...
+
+    def unreached(self, run: str) -> None: ...
+
+    async def examine(self, run: str) -> None: ...
+
+
+class Unsupervised:
+    """Nobody listens: for a client port without a controller."""
+
+    def answered(self, run: str) -> None:
+        pass
+
+    def error(self, run: str, why: str) -> bool:  # noqa: ARG002  (a protocol's signature)
+        return False
+
+    def unreached(self, run: str) -> None:
+        pass
+
+    async def examine(self, run: str) -> None:
+        pass
+
+
+def taken(gate: SlotGate) -> int:
+    """Places at the engine that are, those included whose clients have left."""
+    view = gate.view()
+    return view.in_flight + view.settling
+
+
+@asynccontextmanager
+async def place_of_ours(gate: SlotGate, within: float) -> AsyncIterator[bool]:
+    """A place for a question of ours; False: there was none within so many seconds. No drain waits for it."""
+    answer = await gate.enter(OURS, size=0, within=within)
+    if not isinstance(answer, Place):
+        yield False
+        return
+    answer.settle()
+    try:
+        yield True
+    finally:
+        answer.leave()
