@@ -21,7 +21,7 @@ import structlog
 
 from engines.spec import Engine
 from swap import examination
-from swap.decisions import Decisions, Kind
+from swap.decisions import Kind
 from swap.examination import How, Said
 from swap.hands import Hands
 from swap.known import run_of
@@ -49,7 +49,6 @@ class Health:
     useless: Callable[[Unit, str], None]
     taken: Callable[[], int]
     place: Callable[[float], AbstractAsyncContextManager[bool]]
-    decisions: Decisions
     _strikes: Strikes = field(default_factory=Strikes)
     _examining: asyncio.Lock = field(default_factory=asyncio.Lock)
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -168,7 +167,7 @@ class Health:
             return
         if run != self._run or not self.hands.known[unit].same_run(sight):
             return
-        self.decisions.add(Kind.USELESS, f"{unit.label} runs and serves nobody", why=why, pair=unit.label)
+        self.hands.decisions.add(Kind.USELESS, f"{unit.label} runs and serves nobody", why=why, pair=unit.label)
         self._strikes = Strikes(run)
         self.useless(unit, why)
         deadline = _now() + TAKEN_AWAY

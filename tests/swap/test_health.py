@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from engines.spec import Engine
-from swap.decisions import Decisions, Kind
+from swap.decisions import Kind
 from swap.health import Health
 from swap.known import run_of
 from swap.moves import Unit
@@ -44,7 +44,6 @@ class Ward:
     ours: int = 0
     questions: list[str] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
-    decisions: Decisions = field(default_factory=Decisions)
     asked: Callable[[], object] = lambda: None
     taken_away: bool = False  # the gate is closed to it
 
@@ -52,9 +51,10 @@ class Ward:
         readiness = _Answers(self.world.runtimes)
         readiness.ward = self
         self.world.hands.readiness = readiness
-        self.health = Health(
-            self.world.hands, self._state, self._useless, lambda: self.work + self.ours, self._place, self.decisions
-        )
+        self.health = Health(self.world.hands, self._state, self._useless, self._taken, self._place)
+
+    def _taken(self) -> int:
+        return self.work + self.ours
 
     def _state(self) -> State:
         state = self.world.controller.state
@@ -147,8 +147,7 @@ async def test_giving_up_stands_in_the_event_log_with_its_reason(world: World) -
     async with ward(world) as made:
         made.completion = UNAVAILABLE
         await made.client_gets("HTTP 503: unavailable")
-        (decision,) = made.decisions.last()
-        assert decision.kind is Kind.USELESS
+        (decision,) = [one for one in world.hands.decisions.last() if one.kind is Kind.USELESS]
         assert decision.text == "ninfer:v2 runs and serves nobody"
         assert "errors in a row: 3" in decision.why
 
