@@ -77,6 +77,21 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
+class Useless:
+    """The unit that serves is up, and answers nothing but errors any more."""
+
+    unit: Unit
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """The unit has served for so long that what failed before counts no more."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
 class Overdue:
     """The start or stop with this number passed its bound; the call is still under way."""
 
@@ -92,6 +107,16 @@ class Found:
     keep: Unit | None
     start: Unit | None
     why: str = ""  # why nothing is to be kept or started
+    ending: Unit | None = None  # it runs, and was told to stop before we came: it may be gone any moment
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Report of `Choose`: who gets the card next; None: nobody can without a person."""
+
+    n: int
+    unit: Unit | None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +154,8 @@ class Failed:
     interrupted: bool = False
 
 
-Report = Found | Checked | Seen | Done | Failed
-Event = Ordered | Aborted | Up | Died | Overdue | Report
+Report = Found | Checked | Chosen | Seen | Done | Failed
+Event = Ordered | Aborted | Up | Died | Useless | Steady | Overdue | Report
 
 
 # ------------------------------------------------------------------------------------------------- effects
@@ -224,6 +249,21 @@ class Glance:
 
 
 @dataclass(frozen=True, slots=True)
+class Choose:
+    """The goal has failed, so many times in a row: the same again, or another that is verified → Chosen, Failed.
+
+    `spent` were given up for it before. `passing`: time may mend it, so somebody always gets the card again.
+    """
+
+    n: int
+    failed: Unit
+    failures: int
+    spent: frozenset[Unit]
+    why: str
+    passing: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Rest:
     """Back off → Done."""
 
@@ -264,5 +304,5 @@ class Record:
     why: str = ""
 
 
-Awaited = Look | Check | Stage | PutBack | Drain | Stop | Free | Inspect | Start | Warm | Glance | Rest
+Awaited = Look | Check | Stage | PutBack | Drain | Stop | Free | Inspect | Start | Warm | Glance | Choose | Rest
 Effect = Awaited | Interrupt | Answer | Join | Record

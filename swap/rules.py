@@ -10,6 +10,7 @@ in_the_way         never start while another is up or unknown
 must_inspect       never start without a good inspection of that very container
 must_drain         never stop the holder with the gate open
 tries_again        from every reachable state there is a way to serving; where only time is needed, by itself
+chooses            what had the card and failed doesn't get it again unasked, nor does what time can't mend
 """
 
 from __future__ import annotations
@@ -79,3 +80,8 @@ def must_drain(state: State, victim: Unit) -> bool:
 def tries_again(state: State, passing: bool) -> bool:
     """Nothing is left to fall back on: does time mend it?"""
     return passing and (state.goal or state.serving) is not None
+
+
+def chooses(state: State, tried: Unit | None, passing: bool) -> bool:
+    """The goal failed: is it to be asked who gets the card next? What only waits for something goes on waiting."""
+    return state.serving is None and state.goal is not None and (tried == state.goal or not passing)

@@ -8,6 +8,7 @@ from typing import assert_never
 from swap.moves import (
     Awaited,
     Check,
+    Choose,
     Drain,
     Free,
     Glance,
@@ -49,6 +50,9 @@ class State:
     inspected: Unit | None = None  # whose container was found good just now, and nothing done since
     spoiled: Unit | None = None  # it is up but never became ready: it is stopped before anything else is tried
     attempt: int = 0
+    failures: int = 0  # in a row, of what had the card without an order; serving long enough ends the row
+    spent: frozenset[Unit] = frozenset()  # these have failed in this row, and were given up for another
+    doubted: Unit | None = None  # it served, and has failed more than once: it is asked whether it gets the card again
     given_up: bool = False
     failure: str = ""  # why the order failed, while the old engine is put back
     dark: str = ""  # why nothing serves
@@ -105,7 +109,7 @@ def phase(state: State) -> str:
             return "serving" if state.serving else "dark"
         case Rest():
             return "serving" if state.serving else "dark"
-        case Look() | Glance():
+        case Look() | Glance() | Choose():
             return "looking"
         case Warm() | Start() | Free() | Inspect() | Stage() | PutBack() | Drain() | Stop() | Check() as effect:
             return _PHASES[type(effect)]

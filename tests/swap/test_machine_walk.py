@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swap import machine, rules
+from swap import machine, news, rules
 from swap.moves import Start, Stop, Unit, Up
 from swap.state import State
 from tests.swap.walk import ONE_ENGINE, TWO_ENGINES, Violation, walk
@@ -16,7 +16,7 @@ from tests.swap.walk import ONE_ENGINE, TWO_ENGINES, Violation, walk
 pytestmark = pytest.mark.timeout(300)
 
 STOP_ORDERED = rules.stop_ordered  # as they are, for the versions below that lack something
-UP = machine._up
+UP = news.up
 
 
 @pytest.mark.parametrize("cast", [ONE_ENGINE, TWO_ENGINES], ids=["two pairs of one engine", "two engines"])
@@ -53,9 +53,9 @@ def _is_current(state: State, n: int) -> bool:
     return state.doing is not None
 
 
-def _up(state: State, event: Up) -> machine.Step:
+def _up(state: State, event: Up) -> State:
     """Without: "it is up" is dropped like any other late report."""
-    return UP(state, event) if rules.is_current(state, event.n) else (state, ())
+    return UP(state, event) if rules.is_current(state, event.n) else state
 
 
 def _overdue(state: State, effect: Start | Stop) -> State:
@@ -68,7 +68,7 @@ WITHOUT: list[tuple[str, Callable[..., Any], str]] = [
     ("gate_closed", _gate_closed, "serve any more"),
     ("to_restore", _to_restore, "never served"),
     ("is_current", _is_current, "changed something"),
-    ("_up", _up, "was dropped"),
+    ("up", _up, "was dropped"),
     ("overdue", _overdue, "during a call on it"),
     ("in_the_way", lambda state, goal: frozenset(), "is up"),
     ("must_inspect", lambda state, goal: False, "without a good inspection"),
@@ -81,7 +81,7 @@ WITHOUT: list[tuple[str, Callable[..., Any], str]] = [
 def test_without_this_rule_the_walk_prints_a_violating_path(
     rule: str, without: Callable[..., Any], promise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine if rule == "_up" else rules, rule, without)
+    monkeypatch.setattr(news if rule == "up" else rules, rule, without)
     with pytest.raises(Violation) as broken:
         walk(TWO_ENGINES)
     message = str(broken.value)

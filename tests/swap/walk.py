@@ -19,6 +19,8 @@ from swap.moves import (
     Answer,
     Check,
     Checked,
+    Choose,
+    Chosen,
     Code,
     Died,
     Done,
@@ -41,12 +43,15 @@ from swap.moves import (
     Seen,
     Stage,
     Start,
+    Steady,
     Stop,
     Unit,
     Up,
+    Useless,
     Warm,
 )
 from swap.state import Open, State, gate
+from swap.steps import Step
 
 A = Unit("strata", "current")
 B = Unit("ninfer", "v2")
@@ -56,9 +61,12 @@ ONE_ENGINE = (B, C)
 EVERYTHING = (A, B, C)
 
 
+DEAD = -8  # the number of calls whose daemon is dead: nobody hears how they end
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Call:
-    """An overdue start or stop, still under way."""
+    """An overdue start or stop, still under way; `n` is DEAD where the daemon that made it has been killed."""
 
     n: int
     kind: str
@@ -81,7 +89,14 @@ class World:
         return replace(self, made=others | {unit})
 
     def gone(self, unit: Unit) -> World:
-        return replace(self, running=self.running - {unit}, news=self._without_news_of(unit))
+        """A stop is seen to, and with it the one that a dead daemon had asked for."""
+        calls = self.calls - {Call(DEAD, "stop", unit)}
+        return replace(self, running=self.running - {unit}, news=self._without_news_of(unit), calls=calls)
+
+    def killed(self) -> World:
+        """The daemon: what it has asked for goes on, and who comes next looks, and was told nothing."""
+        pending = (call for call in self.calls if (call.unit in self.running) == (call.kind == "stop"))
+        return replace(self, calls=frozenset(replace(call, n=DEAD) for call in pending), news=frozenset())
 
     def come_up(self, unit: Unit) -> World:
         """A start is seen to. What is told is what a look shows: older news of that engine is none any more."""
@@ -95,6 +110,7 @@ class World:
 
 
 Node = tuple[State, World]
+NOTHING = Overdue(-9)  # an event that nobody listens to
 
 
 class Violation(AssertionError):
@@ -117,12 +133,15 @@ def walk(cast: tuple[Unit, ...], limit: int = 1_000_000) -> int:
     check_late = functools.cache(_check_late)
     while queue:
         node = queue.popleft()
-        edges[node] = []
+        edges[node] = [("killed", killed := _killed(node))]
+        if killed not in parents:
+            parents[killed] = (node, "killed, and started again")
+            queue.append(killed)
         name = "a late report"
         try:
             check_late(node[0])
-            for name, event, world in moves(*node):
-                after = _step(step, node[0], world, event)
+            for name, state, event, world in _moves(*node):
+                after = _step(step, state, world, event)
                 edges[node].append((name, after))
                 if after not in parents:
                     assert len(parents) < limit, "the walk does not end"
@@ -142,6 +161,14 @@ def _first_worlds(cast: tuple[Unit, ...]) -> Iterator[World]:
 
 
 # ------------------------------------------------------------------------------------------------- what can happen
+
+
+def _moves(state: State, world: World) -> Iterator[tuple[str, State, Event, World]]:
+    """How many failures there were in a row is left out of the nodes: what serves may fail for the first time, or not."""
+    for name, event, after in moves(state, world):
+        yield name, state, event, after
+        if isinstance(event, Died | Useless) and event.unit == state.serving:
+            yield f"{name} again", replace(state, failures=1), event, after
 
 
 def moves(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
@@ -179,6 +206,9 @@ def _found_out(state: State, world: World) -> Iterator[tuple[str, Event, World]]
             yield "not drained", Failed(n, "x"), world
         case Rest(n):
             yield "rested", Done(n), world
+        case Choose():
+            yield from _chosen(state.doing, world)
+            yield from _interrupted(state, state.doing.n, world)
         case Free(n, _):
             if not world.running:
                 yield "free", Done(n), world
@@ -205,6 +235,16 @@ def _found_out(state: State, world: World) -> Iterator[tuple[str, Event, World]]
             return
 
 
+def _chosen(choice: Choose, world: World) -> Iterator[tuple[str, Event, World]]:
+    """Whoever it is. Nobody, only where time mends nothing."""
+    for unit in world.cast:
+        if choice.passing or unit != choice.failed:
+            yield f"chose {unit.label}", Chosen(choice.n, unit), world
+    if not choice.passing:
+        yield "chose nobody", Chosen(choice.n, None, "x"), world
+    yield "can't choose", Failed(choice.n, "x", passing=choice.passing), world
+
+
 def _interrupted(state: State, n: int, world: World) -> Iterator[tuple[str, Event, World]]:
     """The machine has asked for it, or may have: only an order, or a death while one is checked, makes it ask."""
     if state.order is not None:
@@ -212,12 +252,18 @@ def _interrupted(state: State, n: int, world: World) -> Iterator[tuple[str, Even
 
 
 def _looked(n: int, world: World) -> Iterator[tuple[str, Event, World]]:
-    for keep in sorted(world.running):
-        yield f"found {_names(world.running)}", Found(n, world.running, keep, None), world
-    if not world.running:
-        yield "found the default to start", Found(n, frozenset(), None, world.cast[0]), world
-        yield "found nothing", Found(n, frozenset(), None, None, "nothing is verified"), world
+    """What a dead daemon had asked for: a look waits for its start, and finds out about its stop."""
     yield "can't look", Failed(n, "x", passing=True), world
+    if any(call.kind == "start" for call in world.calls):
+        return
+    ending = next((call.unit for call in world.calls if call.unit in world.running), None)
+    world = replace(world, calls=frozenset(call for call in world.calls if call.unit == ending))
+    for keep in sorted(world.running - {ending}):
+        yield f"found {_names(world.running)}", Found(n, world.running, keep, None, ending=ending), world
+    if not world.running - {ending}:
+        for unit in world.cast:
+            yield f"found {unit.label} to start", Found(n, world.running, None, unit, ending=ending), world
+        yield "found nothing", Found(n, world.running, None, None, "nothing is verified", ending), world
 
 
 def _changed(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
@@ -248,13 +294,23 @@ def _late(world: World) -> Iterator[tuple[str, Event, World]]:
     """Calls that were overdue end after all."""
     for call in sorted(world.calls):
         rest = replace(world, calls=world.calls - {call})
-        if call.kind == "start":
+        if call.n == DEAD:
+            yield from _silent(call, rest)
+        elif call.kind == "start":
             up = world.container(call.unit.engine)
             yield "late: started", Up(call.n, up), rest.come_up(up)
             yield "late: not started", Failed(call.n, "x"), rest
         else:
             yield "late: stopped", Done(call.n), rest.gone(call.unit)
             yield "late: not stopped", Failed(call.n, "x"), rest
+
+
+def _silent(call: Call, rest: World) -> Iterator[tuple[str, Event, World]]:
+    """Nobody hears it; what has changed is seen by a look, or told as if it had happened by itself."""
+    yield f"unheard: no {call.kind}", NOTHING, rest
+    news = frozenset({("up" if call.kind == "start" else "died", call.unit)})
+    after = rest.come_up(call.unit) if call.kind == "start" else rest.gone(call.unit)
+    yield f"unheard: {call.kind}", NOTHING, replace(after, news=after.news | news)
 
 
 def _told(world: World) -> Iterator[tuple[str, Event, World]]:
@@ -270,24 +326,27 @@ def _told(world: World) -> Iterator[tuple[str, Event, World]]:
 
 def _by_itself(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
     """Engines die and are started by hand; it is told later (here: one piece of news at a time)."""
-    nothing = Overdue(-9)  # an event that nobody listens to
+    if state.serving is not None and state.serving in world.running:
+        yield "useless", Useless(state.serving, "x"), world
+    if state.serving is not None and state.doubted:
+        yield "steady", Steady(state.serving), world
     if world.news:
         return
     for unit in sorted(world.running):
-        gone = replace(world, running=world.running - {unit})
+        gone = replace(world.gone(unit), news=world.news)
         if unit in state.up:  # what the machine was never told of may also die untold
             gone = replace(gone, news=gone.news | {("died", unit)})
-        yield f"{unit.label} dies", nothing, gone
+        yield f"{unit.label} dies", NOTHING, gone
     for unit in sorted(world.made - world.running):
         if not world.busy(unit) and not isinstance(state.doing, Start | Stage | PutBack):
             up = replace(world, running=world.running | {unit}, news=frozenset({("up", unit)}))
-            yield f"{unit.label} is started by hand", nothing, up
+            yield f"{unit.label} is started by hand", NOTHING, up
 
 
 # ------------------------------------------------------------------------------------------------- the promises
 
 
-def _step(step: Callable[[State, Event], machine.Step], state: State, world: World, event: Event) -> Node:
+def _step(step: Callable[[State, Event], Step], state: State, world: World, event: Event) -> Node:
     after, effects = step(state, event)
     _check_change(state, event, after)
     for effect in effects:
@@ -308,8 +367,8 @@ def _check_change(before: State, event: Event, after: State) -> None:
         _require(warmed, "serves without having answered a completion")
     if before.serving and after.serving is None:
         stopped = isinstance(after.doing, Stop) and after.doing.unit == before.serving
-        dead = isinstance(event, Died) and event.unit == before.serving
-        _require(stopped or dead, "it doesn't serve any more though it neither died nor is being stopped")
+        failed = isinstance(event, Died | Useless) and event.unit == before.serving
+        _require(stopped or failed, "it doesn't serve any more though it neither failed nor is being stopped")
     if after.last != before.last:
         _require(after.last in (before.serving, after.serving), "what would be restored never served")
     if isinstance(event, Failed) and event.passing and before.order is None and before.goal:
@@ -339,9 +398,10 @@ def _check_effect(before: State, after: State, world: World, event: Event, effec
             _require(not isinstance(gate(after), Open), "started with the gate open")
             _require(not after.failure or unit == after.last, f"restores {unit.label}, which never served")
         case Stop(_, unit):
-            _require(gate(before) != Open(unit), f"stopped {unit.label} with the gate open to it")
             _require(gate(after) != Open(unit), f"stopped {unit.label} with the gate open to it")
-            _require(before.serving != unit or before.closed, f"stopped {unit.label}, which serves, without draining")
+            if not isinstance(event, Useless):  # which has nothing to drain: all that it answers are errors
+                _require(gate(before) != Open(unit), f"stopped {unit.label} with the gate open to it")
+                _require(before.serving != unit or before.closed, f"stopped {unit.label}, serving, without draining")
         case Stage(_, unit) | PutBack(_, unit):
             up = any(other.engine == unit.engine for other in world.running - unseen)
             _require(not up, f"remade the container of {unit.label} while it runs")
@@ -391,6 +451,19 @@ def _check_state(state: State, world: World) -> None:
         _require(state.serving is not None or state.person, "dark, and neither a person nor time is waited for")
 
 
+def _killed(node: Node) -> Node:
+    """SIGKILL in any state, a call that has only just begun included, and a new daemon."""
+    state, world = node
+    match state.doing:
+        case Start(n, unit):
+            world = _calling(world, n, "start", world.container(unit.engine))
+        case Stop(n, unit):
+            world = _calling(world, n, "stop", unit)
+        case _:
+            pass
+    return _canonical(machine.START, world.killed())
+
+
 def _canonical(state: State, world: World) -> Node:
     """Fold what doesn't matter: texts, the length of the back-off, absolute numbers."""
     calls = sorted(world.calls)
@@ -399,8 +472,12 @@ def _canonical(state: State, world: World) -> Node:
     if isinstance(doing, Rest):
         doing = Rest(number, 0)
     failure = "x" if state.failure else ""
+    if isinstance(doing, Choose):
+        doing = replace(doing, failures=1, spent=frozenset(), why="")
     state = replace(state, doing=doing, number=number, attempt=0, failure=failure, dark="")
-    return state, replace(world, calls=frozenset(replace(call, n=i) for i, call in enumerate(calls)))
+    state = replace(state, failures=0, spent=frozenset())
+    kept = (call if call.n == DEAD else replace(call, n=i) for i, call in enumerate(calls))
+    return state, replace(world, calls=frozenset(kept))
 
 
 # ------------------------------------------------------------------------------------------------- ways
@@ -417,7 +494,7 @@ def _check_ways(parents: dict[Node, tuple[Node | None, str]], edges: dict[Node, 
                 raise Violation(f"no way to serving {how}\n{_path(parents, node)}  ← from here")
 
 
-_BY_PEOPLE = ("ordered", "aborted", "told: unfit", "found nothing")
+_BY_PEOPLE = ("ordered", "aborted", "told: unfit", "found nothing", "killed")
 
 
 def _backwards(edges: dict[Node, list[tuple[str, Node]]], good: set[Node], *, alone: bool) -> set[Node]:
