@@ -242,6 +242,7 @@ class Engine:
     probe_model: str | None = None  # the model name a probe sends; None: the first that GET /v1/models names
     probe_tokens: int = 4
     trial_tokens: int = 64  # what a trial's completion asks for, so that its speed says something
+    max_failures: int = 3  # in a row, before another verified engine gets the card
     require: Require = Require.VERIFIED
     useless_after: int = 3  # explicit errors in a row; 0: never for that reason
     health_failures: int = 3  # failures in a row of its own sign, asked every `health_every`; 0: never for that reason

@@ -61,7 +61,9 @@ def _engine(name: str, keys: EngineKeys, at: Place) -> Engine:
         api_key=secret(keys.api_key_file, at / "api_key_file") if keys.api_key_file else None,
         passthrough=_paths_of_urls(keys.passthrough or [], at / "passthrough"),
         probe_model=keys.probe_model,
-        **_set(keys, "probe_tokens", "trial_tokens", "useless_after", "health_failures", "health_every"),
+        **_set(
+            keys, "probe_tokens", "trial_tokens", "max_failures", "useless_after", "health_failures", "health_every"
+        ),
         require=Require(keys.require or "verified"),
     )
 

@@ -94,6 +94,9 @@ class EngineKeys(Keys):
     start_deadline: Annotated[Seconds | None, Meta(description="from start to ready (profile)")] = None
     probe_model: Annotated[str | None, Meta(description="the model of the completion that proves readiness")] = None
     probe_tokens: Annotated[Count | None, Meta(description="how many tokens that completion asks for")] = None
+    max_failures: Annotated[
+        Count | None, Meta(description="how often in a row it may fail before another verified engine gets the card")
+    ] = None
     trial_tokens: Annotated[Count | None, Meta(description="how many tokens a trial's completion asks for")] = None
     require: Annotated[
         Literal["verified", "attested", "candidate"] | None,

@@ -35,11 +35,11 @@ from slotproxy.logs import log_to
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
 from swap.adoption import MARGIN
-from swap.hands import Wish
 from swap.ports import Fault
 from swap.process import ChildProcess
 from swap.threads import MODELS
 from swap.tickets import Ended
+from swap.wish import Wish
 
 TRIALS = ("ninfer:v2", "strata:current")  # the first evidence; Strata serves in the end
 OTHERWISE = "give another --port"

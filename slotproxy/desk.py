@@ -22,7 +22,6 @@ from swap import source
 from swap.checks import Checker, Verdict
 from swap.controller import Controller
 from swap.drift import shown_line
-from swap.hands import Wish
 from swap.known import Known
 from swap.ledger import FileLedger
 from swap.moves import Rest
@@ -32,6 +31,7 @@ from swap.reading import Reading, Say, nobody
 from swap.standing import Standing
 from swap.state import Refusing, gate, phase
 from swap.tickets import Ended
+from swap.wish import Wish
 
 if TYPE_CHECKING:
     from swap.dockerd import Docker  # the SDK is slow to load

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 
 from slotproxy.daemon import Daemon
-from swap.hands import Wish
 from swap.ports import Fault
 from swap.tickets import Ended, Progress
+from swap.wish import Wish
 
 CLIENTS = 4
 BETWEEN = 1.0  # seconds of quiet service between two swaps

@@ -8,25 +8,39 @@ that holds the card.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
 
 from swap.checks import Checker, Verdict
 from swap.moves import Found, Unit
-from swap.ports import Fault, Foreign, Journal, Runtime, Sight, Unreachable
+from swap.ports import Fault, Foreign, Journal, JournalEntry, Runtime, Sight, Unreachable
 from swap.reading import Reading
 from swap.threads import STATE
 
 READ_LIMIT = 10.0  # seconds to read the journal
 RECOVERY_LIMIT = 120.0  # seconds to mend what an interrupted staging left of one engine
+ARRIVE = 2.0  # seconds that a call of the daemon before us may have taken to reach Docker
 KEPT_WAITING = 15.0  # the same, while clients wait for an engine that runs and could serve
 
 
 @dataclass(frozen=True, slots=True)
+class Met:
+    """What was found running."""
+
+    unit: Unit
+    sight: Sight
+
+
+@dataclass(frozen=True, slots=True)
 class Boot:
-    """What the look needs. `meet` names what runs, `expect` the unit of an allowed verdict; `say` tells people."""
+    """What the look needs. `meet` names what runs, `expect` the unit of an allowed verdict; `say` tells people.
+
+    `refused`: takes the ids of what was refused before we came, and runs still.
+    """
 
     runtimes: Mapping[str, Runtime]
     checker: Checker
@@ -35,30 +49,53 @@ class Boot:
     say: Callable[[str], None]
     meet: Callable[[str, Sight], Awaitable[Unit]]
     expect: Callable[[Verdict], Awaitable[Unit]]
+    refused: set[str]
 
     async def look(self, n: int) -> Found:
         """The report. Raises a passing Fault when looking again may show more."""
-        served = await self._served_last()
-        engine = (served or "").partition(":")[0]
-        up, unseen = await self._what_runs(first=engine)
-        if up:
-            keep = up.get(engine) or min(up.values())
-            return Found(n, frozenset(up.values()), keep, None)
+        entry = await self._entry()
+        served = entry.serving if entry else None
+        await _let_it_arrive(entry)
+        met, unseen = await self._what_runs(first=(served or "").partition(":")[0])
+        up = {name: one.unit for name, one in met.items()}
+        ending = await self._ending(entry, met)
+        able = [one for one in met.values() if one.unit != ending]
+        if wanted := [one for one in able if not self._was_refused(one, entry)]:
+            return Found(n, frozenset(up.values()), _to_keep(wanted, entry), None, ending=ending)
+        if able:
+            return Found(n, frozenset(up.values()), None, None, _refused(able), ending)
         if unseen:
             raise Fault("; ".join(dict.fromkeys(map(str, unseen))), passing=True)
         start, why = await self._to_start(served)
-        return Found(n, frozenset(), None, start, why)
+        return Found(n, frozenset(up.values()), None, start, why, ending)
 
-    async def _what_runs(self, first: str) -> tuple[dict[str, Unit], list[Fault]]:
+    def _was_refused(self, met: Met, entry: JournalEntry | None) -> bool:
+        """By us, and nobody has proven it since: it gets no request now either."""
+        if entry is None or met.sight.id not in entry.refused:
+            return False
+        self.refused.add(met.sight.id)
+        return True
+
+    async def _ending(self, entry: JournalEntry | None, met: Mapping[str, Met]) -> Unit | None:
+        """What the daemon before us told to stop when it died: it runs, and may be gone any moment."""
+        if entry is None or entry.step != "stop":
+            return None
+        for name, one in met.items():
+            if one.sight.id == entry.unit_id and await self.runtimes[name].ending(one.sight.id, _unix(entry.when)):
+                self.say(f"{one.unit.label} was told to stop before slotproxy ended: it is stopped, and started anew")
+                return one.unit
+        return None
+
+    async def _what_runs(self, first: str) -> tuple[dict[str, Met], list[Fault]]:
         """What runs, by engine; and why the rest can't be told. `first`: the engine that most likely runs."""
-        up: dict[str, Unit] = {}
+        up: dict[str, Met] = {}
         unseen: list[Fault] = []
         for name, runtime in sorted(self.runtimes.items(), key=lambda one: one[0] != first):
             try:
                 unmended = await self._recover(name, runtime, KEPT_WAITING if up else RECOVERY_LIMIT)
                 sight = await runtime.look()
                 if sight.running:
-                    up[name] = await self.meet(name, sight)
+                    up[name] = Met(await self.meet(name, sight), sight)
                 elif unmended is not None:
                     unseen.append(unmended)
             except Foreign as foreign:  # it isn't ours, and that is all there is to know
@@ -89,11 +126,14 @@ class Boot:
             log.warning("what an interrupted staging left was mended", engine=name, done=done)
         return None
 
-    async def _served_last(self) -> str | None:
+    async def served_last(self) -> str | None:
+        """By the journal; None: nobody knows."""
+        return entry.serving if (entry := await self._entry()) else None
+
+    async def _entry(self) -> JournalEntry | None:
         """None: nobody knows. A journal that can't be read is no reason to leave what runs unserved."""
         try:
-            last = await STATE.run(self.journal.read, "the journal's disk", READ_LIMIT)
-            return last.serving if last else None
+            return await STATE.run(self.journal.read, "the journal's disk", READ_LIMIT)
         except Fault as error:
             structlog.get_logger("slotproxy.swap").error("journal", fault=str(error))
             return None
@@ -114,3 +154,40 @@ class Boot:
         if any(verdict.passing for verdict in refused):  # a driver or a disk that comes late, say
             raise Fault(why, passing=True)
         return None, why
+
+
+def _to_keep(met: list[Met], entry: JournalEntry | None) -> Unit:
+    """The very container that served last, else the engine that did."""
+    served, container = (entry.serving or "", entry.serving_id) if entry else ("", None)
+    engine = served.partition(":")[0]
+    best = min(met, key=lambda one: (one.sight.id != container, one.unit.engine != engine, one.unit))
+    return best.unit
+
+
+def _refused(met: list[Met]) -> str:
+    each = " and ".join(sorted(one.unit.label for one in met))
+    engine = met[0].unit.engine
+    return (
+        f"{each} was started by hand, isn't verified, and was refused before slotproxy was started again;"
+        f" `slotctl pairs adopt {engine}` or a trial proves it"
+    )
+
+
+async def _let_it_arrive(entry: JournalEntry | None) -> None:
+    """A start or stop that the daemon before us asked for as it died may not have reached Docker yet.
+
+    Once it has, Docker's looks wait for a start, and `ending` knows of a stop.
+    """
+    if entry is None or entry.step not in ("start", "stop"):
+        return
+    age = time.time() - _unix(entry.when)
+    if 0 <= age < ARRIVE:
+        await asyncio.sleep(ARRIVE - age)
+
+
+def _unix(when: str) -> float:
+    """Seconds since 1970; 0 for what is no time."""
+    try:
+        return datetime.fromisoformat(when).timestamp()
+    except ValueError:
+        return 0.0

@@ -98,7 +98,7 @@ class Checker:
         strict: bool = False,
     ) -> None:
         self._engines, self._runtimes = engines, runtimes
-        self._card, self._ledger, self._hasher = card, ledger, hasher
+        self._card, self.ledger, self._hasher = card, ledger, hasher
         self._headroom, self._baseline, self._strict = headroom, baseline, strict
 
     async def judge(
@@ -211,7 +211,7 @@ class Checker:
         """The artifact's version, and the subject; no subject where the image or files are refused already."""
         if declared is None:
             return None, None
-        version, fits = await expect_contents(engine, pair, declared, self._ledger, found)
+        version, fits = await expect_contents(engine, pair, declared, self.ledger, found)
         subject = await found.ask(self.subject_of(engine, declared, pair, how)) if fits else None
         found.warnings += how.alarms
         if subject is not None and not subject.files:
@@ -233,11 +233,11 @@ class Checker:
 
     async def standing_of(self, subject: Subject, label: str) -> Standing:
         """What is recorded of it. A card that can't be asked is taken for a real one. Touches no file."""
-        return standing(self._ledger.evidence(), subject, label, await self._this_card())
+        return standing(self.ledger.evidence(), subject, label, await self._this_card())
 
     async def verified_as(self, label: str) -> Evidence | None:
         """What this name was verified as, whatever can be told of it now."""
-        return verified_as(self._ledger.evidence(), label, await self._this_card())
+        return verified_as(self.ledger.evidence(), label, await self._this_card())
 
     async def _this_card(self) -> CardIdentity | None:
         with contextlib.suppress(Fault):
@@ -250,7 +250,7 @@ class Checker:
         card = await found.ask(self._card.identity())
         if subject is None:
             return None
-        known = standing(self._ledger.evidence(), subject, pair.label, card)
+        known = standing(self.ledger.evidence(), subject, pair.label, card)
         if card is None or trial:
             return known
         if (missing := policy.refusal(pair.label, known, engine.require, strict=self._strict)) is not None:

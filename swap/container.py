@@ -86,6 +86,13 @@ class DockerContainer:
         image = await self._image(image_name(declaration.project, self._compose.service))
         return declared_recipe(declaration.project, self._compose.service, image, declaration.config_hash)
 
+    async def ending(self, id: str, since: float) -> bool:
+        found = await self._docker.inspect(id)
+        if found is None or not _up(found):
+            return False
+        began = _unix(found.container["State"]["StartedAt"])
+        return await self._docker.told_to_end(id, max(since, began))
+
     async def log_tail(self, id: str) -> str:
         """Of its last run only: what an earlier run complained of is no reason for this one."""
         found = await self._docker.inspect(id)

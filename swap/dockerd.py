@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ MOST_CALLS = 32  # calls under way at once; only a Docker that hangs has so many
 OLDEST_API = (1, 41)  # Docker Engine 20.10
 USUAL = "unix:///var/run/docker.sock"
 LOG_BYTES = 64 * 1024
+HARMLESS = ("1", "10", "12", "17", "18", "28")  # signals that tell an engine something, and end none: HUP, USR1, …
 
 
 class DockerSaid(Fault):
@@ -106,6 +108,17 @@ class Docker:
                 return bytes(client.logs(id, tail=400, since=since or None)[-LOG_BYTES:])
             except APIError:
                 return b""
+
+        return await self._read(ask)
+
+    async def told_to_end(self, id: str, since: float) -> bool:
+        """Has it been sent a signal since then (Unix time) that ends a process, as by `docker stop`?"""
+
+        def ask(client: Client) -> bool:
+            filters = {"type": "container", "container": id, "event": ["kill"]}
+            when: Any = f"{since:.6f}", f"{time.time():.6f}"
+            told = list(client.events(since=when[0], until=when[1], filters=filters, decode=True))
+            return any((one["Actor"].get("Attributes") or {}).get("signal") not in HARMLESS for one in told)
 
         return await self._read(ask)
 

@@ -16,12 +16,14 @@ from swap.boot import Boot
 from swap.checks import Checker, Verdict
 from swap.decisions import Decisions
 from swap.drift import differences
+from swap.fallback import Fallback
 from swap.inspection import inspect, replaced
 from swap.known import Known, unit_of
 from swap.moves import (
     Awaited,
     Check,
     Checked,
+    Choose,
     Done,
     Drain,
     Failed,
@@ -58,6 +60,7 @@ from swap.readiness import Readiness
 from swap.reading import Reading
 from swap.room import lacking
 from swap.warming import POLL, Warmed, Warming, beyond
+from swap.wish import Wish
 
 CUT_LIMIT = 5.0  # seconds that requests have to end once they are cut
 GLANCE_LIMIT = 15.0  # seconds to wait for an overdue call before saying that it can't be asked
@@ -73,20 +76,6 @@ class Times:
     drain: float = 60.0
     freeing: float = 60.0
     backoff: tuple[float, ...] = BACKOFF
-
-
-@dataclass(slots=True)
-class Wish:
-    """What an order brings beside the machine's `Order`. `stage`: may its container be recreated?"""
-
-    stage: bool = True
-    drain: float | None = None
-    rehash: bool = False  # are its files read again, whatever is remembered?
-    tokens: int | None = None  # of a trial's completion; None: as configured
-    and_back: bool = False  # once the trial has proven itself, what served before gets the card again
-    unit: Unit | None = None  # what it means, once checked
-    before: Unit | None = None  # what is handed back to
-    leave: str = ""  # what let it through in place of evidence
 
 
 @dataclass
@@ -111,6 +100,7 @@ class Hands:
     known: dict[Unit, Known] = field(default_factory=dict)
     wishes: dict[int, Wish] = field(default_factory=dict)
     warmed: dict[Unit, Warmed] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)  # ids of containers that run, and got no request
     _calls: dict[Unit, Awaitable[None]] = field(default_factory=dict)
     _started: dict[Unit, float] = field(default_factory=dict)
 
@@ -124,8 +114,7 @@ class Hands:
     async def _carry_out(self, effect: Awaited, order: Order | None) -> Told:
         match effect:
             case Look(n):
-                boot = Boot(self.runtimes, self.checker, self.journal, self.default, self.say, self.meet, self.expect)
-                return await boot.look(n)
+                return await self._boot.look(n)
             case Check():
                 return await self._check(effect)
             case Stage():
@@ -147,9 +136,22 @@ class Hands:
                 return await self._warm(effect, order)
             case Glance():
                 return await self._glance(effect)
+            case Choose():
+                return await self._fallback.choose(effect)
             case Rest(n, attempt):
                 await asyncio.sleep(self.times.backoff[min(attempt, len(self.times.backoff) - 1)])
                 return Done(n)
+
+    @property
+    def _boot(self) -> Boot:
+        asked = self.runtimes, self.checker, self.journal
+        return Boot(*asked, self.default, self.say, self.meet, self.expect, self.refused)
+
+    @property
+    def _fallback(self) -> Fallback:
+        found = self.engines, self.checker, self.checker.ledger, self.decisions
+        proven, served = self.warmed.__contains__, self._boot.served_last
+        return Fallback(*found, self.default, self.say, self.expect, self.known, proven, served)
 
     def _runtime(self, unit: Unit) -> Runtime:
         return self.runtimes[unit.engine]

@@ -136,9 +136,9 @@ def _soon_serving(state: State) -> bool:
 
 
 def _in_doubt(state: State) -> bool:
-    """What served and failed more than once is next; nobody has ordered it, or has started it meanwhile."""
+    """What served and failed more than once is next, and nobody has started it meanwhile."""
     started = state.goal in state.up and state.goal != state.spoiled
-    return state.order is None and state.goal is not None and state.goal == state.doubted and not started
+    return state.goal is not None and state.goal == state.doubted and not started
 
 
 def _bring_up(state: State, goal: Unit) -> Step:

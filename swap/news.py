@@ -49,8 +49,8 @@ def useless(state: State, event: Useless) -> Step:
 
 
 def _again(state: State, unit: Unit) -> Step:
-    """What has served gets the card again; not without asking, where it has failed before."""
-    doubted = unit if state.failures else state.doubted
+    """What has served gets the card again; not unasked, where it has failed before and nobody orders anything."""
+    doubted = unit if state.failures and state.order is None else None
     state = one_more(replace(state, goal=state.goal or unit, doubted=doubted))
     return state, (Interrupt(state.doing.n),) if isinstance(state.doing, Check) else ()
 

@@ -13,7 +13,7 @@ def ordered(state: State, order: Order) -> Step:
     """One order at a time; the same target joins. A wait on the way to something else is cut short."""
     if state.order is not None:
         return state, (_join_or_refuse(state, state.order, order),)
-    state = replace(state, order=order, target=None, failure="", given_up=False)
+    state = replace(state, order=order, target=None, failure="", given_up=False, doubted=None)
     match state.doing:
         case Rest():
             return replace(state, doing=None), ()

@@ -206,6 +206,9 @@ class Runtime(Protocol):
     async def stop(self, id: str, grace: float) -> Exit:
         """SIGTERM, `grace` seconds, SIGKILL; returns when it is gone. Raises Unfinished, Unreachable."""
 
+    async def ending(self, id: str, since: float) -> bool:
+        """Was this running one told to stop since then (Unix time), and hasn't ended yet? Raises Unreachable."""
+
     async def log_tail(self, id: str) -> str:
         """The last lines of its output (64 KiB at most); empty where there is none."""
 
@@ -332,7 +335,10 @@ class Ledger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """What we were about to do. `serving` is the label that last served, with its container's id."""
+    """What we were about to do. `serving` is the label that last served, with its container's id.
+
+    `unit`, `unit_id`: what `step` is about, with its container's id. `refused`: ids of what runs, and gets no request.
+    """
 
     step: str
     serving: str | None = None
@@ -340,7 +346,10 @@ class JournalEntry:
     goal: str | None = None
     order: str | None = None
     trial: bool = False
-    when: str = ""
+    when: str = ""  # UTC, ISO 8601
+    unit: str | None = None
+    unit_id: str | None = None
+    refused: tuple[str, ...] = ()
 
 
 class Journal(Protocol):

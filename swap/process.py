@@ -108,6 +108,7 @@ class ChildProcess:
         record = await self._read(self._observe)
         if record is None or record.id != id or record.run is None:
             return Exit(None, forced=False)
+        await self._read(partial(self._note_told, record))
         forced = not await self._ended(record.run, signal.SIGTERM, grace)
         if forced and not await self._ended(record.run, signal.SIGKILL, KILL_LIMIT):
             what = f"{self._engine.name} is still there {KILL_LIMIT:g} s after SIGKILL"
@@ -116,6 +117,11 @@ class ChildProcess:
         record = await self._read(self._observe)
         code = record.exit_code if record is not None and record.id == id else None
         return Exit(code, forced)
+
+    async def ending(self, id: str, since: float) -> bool:  # noqa: ARG002  (the port's)
+        """The record knows, without a time: it is of one run."""
+        record = await self._read(self._observe)
+        return record is not None and record.id == id and record.running and record.told
 
     async def log_tail(self, id: str) -> str:
         return await self._read(partial(self._records.log_tail, id))
@@ -157,6 +163,11 @@ class ChildProcess:
         """Write down what was seen. A full disk must not blind us: it can be seen again, and is known till then."""
         with contextlib.suppress(OSError):
             self._records.write(record)
+
+    def _note_told(self, record: Record) -> None:
+        """Whoever comes after us must know that what runs may be gone any moment."""
+        with self._lock:
+            self._keep(replace(record, told=True))
 
     async def _sight(self, record: Record | None) -> Sight:
         if record is None:

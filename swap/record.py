@@ -32,7 +32,7 @@ class Record:
     """One staged engine and its last run.
 
     `ended`: the leader has died. `gone`: nobody of its session lives any more. `exit_code`: the leader's, 128 + signal;
-    None also where somebody else was its parent.
+    None also where somebody else was its parent. `told`: its run was told to stop.
     """
 
     recipe: Recipe
@@ -41,6 +41,7 @@ class Record:
     ended: bool = False
     gone: bool = False
     exit_code: int | None = None
+    told: bool = False
 
     @property
     def running(self) -> bool:

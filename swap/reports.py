@@ -176,8 +176,10 @@ def _failed(state: State, why: str, passing: bool, tried: Unit | None = None) ->
     if state.order and not state.target:  # cut short for the order, which is next
         return replace(state, goal=state.goal if again else None, dark=why), effects
     state = replace(state, dark=f"{state.failure}; then {why}" if state.failure else why)
-    state, answer = end(state, Code.RESTORED if state.serving else Code.DARK, state.dark)
-    if rules.chooses(state, tried, passing):
+    chooses = rules.chooses(state, tried, passing)
+    why = f"{state.dark}; it is seen who else may have the card" if chooses else state.dark
+    state, answer = end(state, Code.RESTORED if state.serving else Code.DARK, why)
+    if chooses:
         state, choice = choose(one_more(state), passing)
         return state, answer + choice
     if again:

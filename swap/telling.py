@@ -14,6 +14,7 @@ from swap.decisions import Kind
 from swap.moves import (
     Aborted,
     Answer,
+    Choose,
     Code,
     Died,
     Done,
@@ -110,7 +111,7 @@ class Telling:
             yield Said(Kind.STOPPED_BY_HAND, f"{unit.label} was stopped by hand", stays, {"unit": unit.label})
             return
         yield Said(Kind.FAILED, f"{unit.label} failed", f"it {event.why}", {"unit": unit.label})
-        if turn.after.goal == unit:
+        if turn.after.goal == unit and not isinstance(turn.after.doing, Choose):  # which says itself what it chooses
             yield Said(Kind.RESTARTING, f"{unit.label} is started again", f"it {event.why}", {"unit": unit.label})
 
     def _up(self, turn: Turn, event: Up) -> Iterator[Said]:

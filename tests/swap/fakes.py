@@ -132,6 +132,7 @@ class FakeRuntime:
         self.kept: list[str] = []  # image ids
         self.gone: set[str] = set()  # image ids
         self.live: Recipe | None = None  # what really runs, where that isn't what was created
+        self.told = ""  # the id of the run that was told to stop
         self.left_behind = ""  # by an interrupted staging: what recovery says that it did
         self.behaviours: dict[str, Behaviour] = {}
         self.exits_on_start: int | None = None
@@ -249,9 +250,14 @@ class FakeRuntime:
         if id != self.sight.id or not self.sight.running:
             return Exit(self.sight.exit_code, forced=self.sight.exit_code == 137)
         code = 137 if self._behaviour().deaf else 0
+        self.told = id
         self._maybe_unfinished("stop", lambda: self._end(code))
         self._end(code)
         return Exit(code, forced=code == 137)
+
+    async def ending(self, id: str, since: float) -> bool:
+        await self._obey("ending")
+        return self.sight.running and self.told == self.sight.id == id
 
     async def log_tail(self, id: str) -> str:
         await self._obey("log_tail")
@@ -305,6 +311,7 @@ class FakeRuntime:
         # As Docker writes it; the last digits keep two starts apart.
         started = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}{next(self._serial) % 1000:03d}Z"
         self.sight = replace(self.sight, status=Status.RUNNING, started_at=started, exit_code=None, pid=1)
+        self.told = ""
         self._tell(RuntimeEvent(Change.STARTED, self.sight.id))
         self.logs[self.sight.id] = self._behaviour().log
         code, self.exits_on_start = self.exits_on_start, None

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from engines.spec import GiB
-from swap.hands import Wish
 from swap.moves import Code, Done, Free
 from swap.ports import CardProcess, CardUnknown, Memory
 from swap.tickets import Progress
+from swap.wish import Wish
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import World, do, end_of, failed, now, unit, until
 

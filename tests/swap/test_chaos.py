@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from engines.spec import GiB
-from swap.hands import Wish
 from swap.moves import Code
 from swap.ports import CannotStage, CannotStart, CardUnknown, Fault, Unreachable
 from swap.tickets import Ticket
 from swap.watch import LOOK_EVERY
+from swap.wish import Wish
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import FakeRuntime
 from tests.swap.world import World, end_of, now, until

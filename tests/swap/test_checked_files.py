@@ -45,7 +45,7 @@ async def test_an_artifact_that_was_replaced_after_the_check_never_gets_the_card
 async def test_an_artifact_that_was_replaced_before_the_start_of_the_day_ends_is_not_started(world: World) -> None:
     path = world.folder / "models" / "strata.gguf"
     world.when("card memory", lambda: world.when("card memory", lambda: write_gguf(path, name="other")))
-    async with world.running():
+    async with world.running(verified=("strata:current",)):
         assert f"{path} changed since strata:current was checked" in world.gate.state
         assert world.up == set()
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from engines.spec import GiB
-from swap.hands import Wish
 from swap.journal import FileJournal
 from swap.moves import Code, Rest
 from swap.ports import Fault, JournalEntry, Outcome, Status
 from swap.tickets import Progress
+from swap.wish import Wish
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour
 from tests.swap.world import World, end_of, until

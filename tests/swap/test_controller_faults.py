@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from engines.spec import GiB
-from swap.hands import Wish
 from swap.moves import Code
 from swap.ports import CannotStage, CannotStart, CardUnknown, Outcome
+from swap.wish import Wish
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour
 from tests.swap.world import GONE, World, end_of, now, until
@@ -391,15 +391,26 @@ async def test_a_staging_that_fails_leaves_the_old_container_which_serves_again(
 
 @in_simulated_time
 async def test_what_cant_be_put_back_is_dark_and_says_both_reasons(world: World) -> None:
-    async with world.serving("ninfer:v2"):
+    async with world.serving("ninfer:v2", verified=("ninfer:v2",)):
         world.ninfer.behaviours["ninfer:v3"] = Behaviour(exits=1)
         world.ninfer.fail("put_back", CannotStage("no such image: ninfer:local", "build it again"))
         ended = await world.swap("ninfer:v3", trial=True)
         assert (ended.code, ended.serving) == (Code.DARK, None)
         assert "ninfer:v3 exited with code 1; then no such image: ninfer:local; build it again" in ended.text
-        assert world.gate.state.startswith("refusing: ")
+        await until(lambda: world.gate.state.startswith("refusing: "))
         assert world.up == set()
-        assert (await world.swap("strata")).code == Code.SERVES
+        assert (await world.swap("strata", trial=True)).code == Code.SERVES
+
+
+@in_simulated_time
+async def test_what_cant_be_put_back_leaves_the_card_to_another_verified_pair(world: World) -> None:
+    async with world.serving("ninfer:v2"):
+        world.ninfer.behaviours["ninfer:v3"] = Behaviour(exits=1)
+        world.ninfer.fail("put_back", CannotStage("no such image: ninfer:local", "build it again"))
+        ended = await world.swap("ninfer:v3", trial=True)
+        assert (ended.code, ended.serving) == (Code.DARK, None)
+        assert "it is seen who else may have the card" in ended.text
+        await until(lambda: world.gate.state == "open strata")
 
 
 @in_simulated_time

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from engines.spec import Require
-from swap.hands import Wish
 from swap.moves import Code
 from swap.ports import Evidence, Fault, Outcome
 from swap.state import phase
 from swap.tickets import Ended, Progress, Ticket
+from swap.wish import Wish
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import World, end_of, until
 

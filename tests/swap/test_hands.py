@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engines.spec import GiB
-from swap.hands import GLANCE_LIMIT, Wish
+from swap.hands import GLANCE_LIMIT
 from swap.moves import (
     Check,
     Checked,
@@ -27,6 +27,7 @@ from swap.moves import (
     Up,
 )
 from swap.ports import CannotStart, Fault, Foreign, Sight, Status
+from swap.wish import Wish
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour
 from tests.swap.world import GONE, World, do, failed, now, unit

@@ -11,6 +11,8 @@ from swap.moves import (
     Answer,
     Check,
     Checked,
+    Choose,
+    Chosen,
     Code,
     Died,
     Done,
@@ -191,6 +193,8 @@ def test_a_restart_needs_no_look_at_the_card_however_often_it_is_tried() -> None
         talk.done()
         assert talk.doing(Start)
         talk.fail(passing=True)
+        assert talk.doing(Choose)
+        talk.tell(Chosen(talk.n, STRATA))
         assert talk.doing(Rest)
         talk.done()
     assert isinstance(gate(talk.state), Closed), "clients wait meanwhile"

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from engines.spec import GiB
-from swap.hands import Wish
 from swap.moves import Code
 from swap.ports import Outcome
 from swap.warming import beyond
+from swap.wish import Wish
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import World, end_of, now, until
 

@@ -72,8 +72,11 @@ async def test_an_order_to_a_proven_pair_may_leave_an_unproven_one(world: World,
 
 @in_simulated_time
 async def test_a_trial_of_what_serves_already_is_no_trial(world: World) -> None:
-    async with world.serving("ninfer:v3", verified=()):
+    async with world.serving("ninfer:v3", verified=()) as controller:
         assert await planned(world, "ninfer:v3") == ""
+        assert controller.state.serving is not None
+        known = world.hands.known[controller.state.serving]
+        await until(lambda: known.verified is not None)
         ended = await world.swap("ninfer:v3", trial=True)
         assert (ended.code, ended.serving) == (Code.SERVES, "ninfer:v3")
         assert "it isn't verified: `slotctl pairs adopt ninfer`" in ended.text

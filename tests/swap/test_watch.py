@@ -29,7 +29,7 @@ async def test_the_holder_that_dies_is_started_again_without_card_or_ledger(worl
     async with world.serving() as controller:
         sight = world.strata.sight
         world.card.unknown = CardUnknown("driver and library differ (18)", "reboot")
-        controller.ledger = controller.hands.checker._ledger = FakeLedger()
+        controller.ledger = controller.hands.checker.ledger = FakeLedger()
         world.strata.exit(139)
         await until(lambda: world.gate.story.count("open strata") == 2)
         assert world.strata.sight.id == sight.id

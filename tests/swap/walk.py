@@ -164,7 +164,7 @@ def _first_worlds(cast: tuple[Unit, ...]) -> Iterator[World]:
 
 
 def _moves(state: State, world: World) -> Iterator[tuple[str, State, Event, World]]:
-    """How many failures there were in a row is left out of the nodes: what serves may fail for the first time, or not."""
+    """How many failures there were is left out of the nodes: what serves fails for the first time, or again."""
     for name, event, after in moves(state, world):
         yield name, state, event, after
         if isinstance(event, Died | Useless) and event.unit == state.serving:
@@ -236,12 +236,11 @@ def _found_out(state: State, world: World) -> Iterator[tuple[str, Event, World]]
 
 
 def _chosen(choice: Choose, world: World) -> Iterator[tuple[str, Event, World]]:
-    """Whoever it is. Nobody, only where time mends nothing."""
+    """Whoever it is; nobody where nothing else is verified, and it isn't itself, or time mends nothing."""
     for unit in world.cast:
         if choice.passing or unit != choice.failed:
             yield f"chose {unit.label}", Chosen(choice.n, unit), world
-    if not choice.passing:
-        yield "chose nobody", Chosen(choice.n, None, "x"), world
+    yield "chose nobody", Chosen(choice.n, None, "x"), world
     yield "can't choose", Failed(choice.n, "x", passing=choice.passing), world
 
 
@@ -494,7 +493,7 @@ def _check_ways(parents: dict[Node, tuple[Node | None, str]], edges: dict[Node, 
                 raise Violation(f"no way to serving {how}\n{_path(parents, node)}  ← from here")
 
 
-_BY_PEOPLE = ("ordered", "aborted", "told: unfit", "found nothing", "killed")
+_BY_PEOPLE = ("ordered", "aborted", "told: unfit", "found nothing", "chose nobody", "killed")
 
 
 def _backwards(edges: dict[Node, list[tuple[str, Node]]], good: set[Node], *, alone: bool) -> set[Node]:

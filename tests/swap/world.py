@@ -22,13 +22,14 @@ from engines.spec import ComposeService, Engine, GiB, Pair
 from engines.strata.profile import PROFILE as STRATA
 from swap.checks import Checker
 from swap.controller import Controller
-from swap.hands import Hands, Times, Told, Wish
+from swap.hands import Hands, Times, Told
 from swap.hashing import Hasher
 from swap.journal import FileJournal
 from swap.moves import Awaited, Failed, Unit
 from swap.ports import Evidence, Fault, Gate, JournalEntry, Memory, Mount, Outcome, Recipe, Unreachable
 from swap.readiness import Answered, Readiness
 from swap.tickets import Ended, Progress, Ticket
+from swap.wish import Wish
 from tests.swap.fakes import REAL, FakeCard, FakeGate, FakeLedger, FakeRuntime, recipe_for
 
 GONE = Unreachable("Docker doesn't answer", "start it", passing=True)
