@@ -38,9 +38,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     import asyncio  # noqa: PLC0415
+    import faulthandler  # noqa: PLC0415
 
     from slotproxy import config, daemon, logs  # noqa: PLC0415
 
+    faulthandler.enable()  # systemd's watchdog aborts who hangs: each thread says where it stands
     settings = config.load(config.config_path(args.config))
     logs.log_to(sys.stderr)
     return asyncio.run(daemon.serve(settings))

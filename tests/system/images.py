@@ -63,11 +63,11 @@ class Images:
 
     @cached_property
     def engines(self) -> str:
-        return self._layer("engines", self.python, _engine_files())
+        return self.layer("engines", self.python, _engine_files())
 
     @cached_property
     def llama(self) -> str:
-        return self._layer("llama", self._layer("xllamacpp", self.python, _llama_files()), _engine_files())
+        return self.layer("llama", self.layer("xllamacpp", self.python, _llama_files()), _engine_files())
 
     def ninfer(self, tag: str, reads: int, *, env: Mapping[str, str] | None = None) -> str:
         """A simulated NInfer build under that name, which reads one version of artifacts. Its image id."""
@@ -102,10 +102,11 @@ class Images:
         self._build(tag, base, {}, [*lines, *more])
         return str(self._client.inspect_image(tag)["Id"])
 
-    def _layer(self, kind: str, base: str, files: Files) -> str:
-        tag = f"{REPOSITORY}:{kind}-{_fingerprint(files, base)}"
+    def layer(self, kind: str, base: str, files: Files, lines: Sequence[str] = ("ENV PYTHONPATH=/opt",)) -> str:
+        """`base` with these files on top; `lines`: of its Dockerfile, run after they are there."""
+        tag = f"{REPOSITORY}:{kind}-{_fingerprint(files, base + repr(lines))}"
         if not self._there(tag):
-            self._build(tag, base, files, ["ENV PYTHONPATH=/opt"])
+            self._build(tag, base, files, lines)
         return tag
 
     def _build(self, tag: str, base: str, files: Files, lines: Sequence[str]) -> None:
@@ -127,11 +128,11 @@ class Images:
 def _python_files() -> Files:
     """The interpreter with what it needs, at the paths that they have here."""
     standard = Path(sysconfig.get_path("stdlib"))
-    files: Files = {str(path): path for path in _tree(standard) if not _left_out(path.relative_to(standard))}
-    extensions = [path for path in _tree(standard / "lib-dynload") if path.suffix == ".so"]
+    files: Files = {str(path): path for path in tree(standard) if not _left_out(path.relative_to(standard))}
+    extensions = [path for path in tree(standard / "lib-dynload") if path.suffix == ".so"]
     shell = Path("/bin/sh").resolve()
     files |= {str(PYTHON): PYTHON, "/usr/local/bin/python3": PYTHON, "/bin/sh": shell}
-    files |= {str(path): path for path in _libraries([PYTHON, shell, *extensions])}
+    files |= {str(path): path for path in libraries([PYTHON, shell, *extensions])}
     files |= {"/etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n", "/tmp/.keep": b""}  # in the image
     return files
 
@@ -142,7 +143,7 @@ def _left_out(path: Path) -> bool:
 
 
 def _engine_files() -> Files:
-    files: Files = {f"/opt/{path.relative_to(ROOT)}": path for path in _tree(ROOT / "engines") if path.suffix == ".py"}
+    files: Files = {f"/opt/{path.relative_to(ROOT)}": path for path in tree(ROOT / "engines") if path.suffix == ".py"}
     scripts = {"ninfer-serve": "engines.ninfer.simulator", "strata-serve": "engines.strata.simulator.container"}
     return files | {f"/usr/local/bin/{name}": _script(module) for name, module in scripts.items()}
 
@@ -152,8 +153,8 @@ def _llama_files() -> Files:
     assert found is not None
     assert found.origin is not None
     package = Path(found.origin).parent
-    files: Files = {f"/opt/xllamacpp/{path.relative_to(package)}": path for path in _tree(package)}
-    files |= {str(path): path for path in _libraries(list(package.glob("*.so")))}
+    files: Files = {f"/opt/xllamacpp/{path.relative_to(package)}": path for path in tree(package)}
+    files |= {str(path): path for path in libraries(list(package.glob("*.so")))}
     server = ROOT / "tests" / "realengine" / "llama_server.py"
     return files | {"/opt/llama_server.py": server, "/usr/local/bin/llama-server": _script("llama_server")}
 
@@ -162,11 +163,11 @@ def _script(module: str) -> bytes:
     return _SCRIPT.format(python=PYTHON, module=module).encode()
 
 
-def _tree(folder: Path) -> Iterator[Path]:
+def tree(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def _libraries(binaries: Sequence[Path]) -> list[Path]:
+def libraries(binaries: Sequence[Path]) -> list[Path]:
     said = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False).stdout
     return [Path(path) for path in sorted(set(_LIBRARY.findall(said)))]
 
@@ -189,11 +190,16 @@ def _tar(files: Files) -> bytes:
         for name, content in files.items():
             entry = tarfile.TarInfo(name.lstrip("/"))
             data = content.read_bytes() if isinstance(content, Path) else content
-            entry.size, entry.mode = len(data), 0o755 if _runs(name) else 0o644
+            entry.size, entry.mode = len(data), 0o755 if _runs(name, content) else 0o644
             entry.mtime = int(content.stat().st_mtime) if isinstance(content, Path) else 0  # compiled files name it
             tar.addfile(entry, io.BytesIO(data))
     return archive.getvalue()
 
 
-def _runs(name: str) -> bool:
-    return "/bin/" in name or ".so" in name
+def _runs(name: str, content: Path | bytes) -> bool:
+    return (
+        "/bin/" in name
+        or name.endswith(".so")
+        or ".so." in name
+        or (isinstance(content, Path) and bool(content.stat().st_mode & 0o100))
+    )
