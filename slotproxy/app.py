@@ -16,10 +16,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from engines.spec import Api, Engine
-from slotproxy.arrival import Room, bad_target, origin_form, request_id, slot_of
+from slotproxy.arrival import STOPPING, Room, bad_target, origin_form, request_id, slot_of
 from slotproxy.config import Settings
 from slotproxy.gate import SlotGate
 from slotproxy.headers import value_of
@@ -43,7 +43,7 @@ def build_app(
     outcomes: Outcomes | None = None,
     patience: Patience | None = None,
     supervision: Supervision | None = None,
-) -> ASGIApp:
+) -> ClientPort:
     """The client port. `client` as `forward.engine_client()` makes it; serve it as `server.config()` says."""
     house = House(
         settings=settings,
@@ -69,6 +69,11 @@ class ClientPort:
             path for engine in house.settings.engines.values() for path in engine.passthrough
         ).difference(self._paths)
         self._rest = _rest(house)
+
+    def end(self) -> None:
+        """Shut down for good: who waits, or is still sending, is answered. Requests in flight go on, see the gate."""
+        self._house.gate.end(STOPPING)
+        self._house.room.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:

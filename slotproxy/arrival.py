@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 import httpx
@@ -19,6 +21,7 @@ from slotproxy.slots import Slots
 
 _AUTHORITY = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
 _RETRY_LATER = 5.0  # seconds
+STOPPING = "slotproxy is stopping; try again in a moment"
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -65,25 +68,44 @@ class Room:
 
     limit: int
     taken: int = 0
+    closed: bool = False  # nobody's body is waited for any more
+    _coming: set[asyncio.Timeout] = field(default_factory=set)
+
+    @asynccontextmanager
+    async def patience(self, seconds: float) -> AsyncIterator[None]:
+        """Raises TimeoutError after so long, and at once when the room is closed."""
+        async with asyncio.timeout(0 if self.closed else seconds) as bound:
+            self._coming.add(bound)
+            try:
+                yield
+            finally:
+                self._coming.discard(bound)
+
+    def close(self) -> None:
+        """Whoever is still sending is answered now: nothing that comes can be served any more."""
+        self.closed = True
+        for bound in self._coming:
+            if not bound.expired():
+                bound.reschedule(asyncio.get_running_loop().time())
 
 
 class Held:
     """What one request has of the room."""
 
     def __init__(self, room: Room) -> None:
-        self._room = room
+        self.room = room
         self._bytes = 0
 
     def take(self, more: int) -> None:
         """Raises ApiError (429) where there is no room."""
-        if self._room.taken + more > self._room.limit:
-            message = f"bodies that wait, or are still coming, would hold more than {self._room.limit} bytes"
+        if self.room.taken + more > self.room.limit:
+            message = f"bodies that wait, or are still coming, would hold more than {self.room.limit} bytes"
             raise ApiError(429, message, "too_many_requests", _RETRY_LATER)
-        self._room.taken += more
+        self.room.taken += more
         self._bytes += more
 
     def give_back(self) -> None:
-        self._room.taken -= self._bytes
+        self.room.taken -= self._bytes
         self._bytes = 0
 
 
@@ -100,11 +122,13 @@ async def read_body(
         raise _too_large(limit)
     body = bytearray()  # grows in place: joining 64 MiB at the end would stall everyone else
     try:
-        async with asyncio.timeout(within):
+        async with held.room.patience(within):
             await _fill(body, receive, held, limit, patience)
     except BaseException as error:
         body.clear()  # the error keeps it, and who is refused may take a while to leave
         held.give_back()
+        if isinstance(error, TimeoutError) and held.room.closed:
+            raise ApiError(503, STOPPING, "unavailable", _RETRY_LATER) from None
         if isinstance(error, TimeoutError):
             raise ApiError(408, f"the request's body took longer than {within:g} s", "body_timeout") from None
         raise

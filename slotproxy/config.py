@@ -101,6 +101,7 @@ class Settings:
     drain: float = 60.0  # how long a swap waits for requests in flight before it is given up
     freeing: float = 60.0  # how long a swap waits for VRAM
     stop_limit: float = 30.0  # how long SIGTERM may take
+    on_stop: str = "keep"  # or "stop": what becomes of the engine then
     docker: str | None = None  # the Docker daemon's address; None: DOCKER_HOST, else the usual socket
 
 
@@ -129,7 +130,7 @@ def load(path: Path) -> Settings:
         slots=_slots(keys.slots, host, at / "slots"),
         limits=_limits(keys.limits or LimitsKeys(), at / "limits"),
         docker=_docker(keys.docker, at / "docker"),
-        **_set(keys, "drain", "freeing", "stop_limit"),
+        **_set(keys, "drain", "freeing", "stop_limit", "on_stop"),
     )
     _check_addresses(settings, at)
     for problem in check_fits(settings, settings.card.simulated, 0) if settings.card.simulated else ():

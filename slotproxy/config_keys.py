@@ -143,6 +143,10 @@ class FileKeys(Keys):
     drain: Annotated[Seconds | None, Meta(description="how long a swap waits for requests in flight")] = None
     freeing: Annotated[Seconds | None, Meta(description="how long a swap waits for the card's memory")] = None
     stop_limit: Annotated[Seconds | None, Meta(description="how long the proxy's own end may take")] = None
+    on_stop: Annotated[
+        Literal["keep", "stop"] | None,
+        Meta(description="whether the engine runs on when the proxy is stopped (keep), or is stopped, too"),
+    ] = None
     docker: Annotated[str | None, Meta(description="the Docker daemon's address, such as unix:///run/docker.sock")] = (
         None
     )

@@ -1,7 +1,8 @@
 """The control API: the operator's desk as HTTP on a unix socket. Who may open the socket may do everything.
 
 An answer is one JSON object, or a stream of them, a line each, of which the last says `done`. What is asked for when
-the daemon stops isn't answered any more: streams end without `done`, questions get a 503.
+the daemon stops isn't answered any more: streams end without `done`, questions get a 503. Only who waits for a swap
+hears how it was given up, as long as that can be.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from starlette.routing import Route
 from slotproxy.cli_parts import MOST_TOKENS
 from slotproxy.desk import Desk, Json
 from slotproxy.doctor import Doctor
-from slotproxy.ending import Stopping, stopped
+from slotproxy.ending import Ending, Stopping, stopped
 from slotproxy.events_desk import events
 from slotproxy.ledger_desk import LedgerDesk
 from slotproxy.presence import unless
@@ -37,9 +38,9 @@ Telling = Callable[[Json, Say], Coroutine[Any, Any, Json]]
 Stream = Callable[[Json], AsyncGenerator[Json, None]]
 
 
-def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
-    """The application behind the socket; nothing is begun, and nothing waited for, once `stop` is set."""
-    routes = _Routes(stop)
+def build_control(desk: Desk, ending: Ending) -> Starlette:
+    """The application behind the socket; nothing is begun, and nothing waited for, once `ending.stop` is set."""
+    routes = _Routes(ending)
     routes.get("/status", desk.status)
     routes.get("/gpu", desk.gpu)
     routes.get("/doctor", Doctor(desk).examine)
@@ -52,7 +53,7 @@ def build_control(desk: Desk, stop: asyncio.Event) -> Starlette:
     _about_the_ledger(routes, LedgerDesk(desk.evidence))
     routes.post("/abort", lambda _: _now(desk.abort))
     routes.post("/release", lambda _: _now(desk.release))
-    routes.stream("/swap", lambda body: _swap(desk, body))
+    routes.stream("/swap", lambda body: _swap(desk, body), until=ending.card_left)
     routes.stream("/hold", lambda body: desk.hold(_seconds(body, "seconds")))
     routes.stream("/events", lambda body: _events(desk, body))
     handlers: dict[Any, Any] = {
@@ -107,8 +108,8 @@ def _swap(desk: Desk, body: Json) -> AsyncGenerator[Json, None]:
 
 
 class _Routes:
-    def __init__(self, stop: asyncio.Event) -> None:
-        self._stop = stop
+    def __init__(self, ending: Ending) -> None:
+        self._stop = ending.stop
         self.made: list[Route] = []
 
     def get(self, path: str, work: Callable[[], Coroutine[Any, Any, Json]]) -> None:
@@ -130,26 +131,33 @@ class _Routes:
 
         self.made.append(Route(path, endpoint, methods=["POST"]))
 
-    def stream(self, path: str, work: Stream) -> None:
+    def stream(self, path: str, work: Stream, *, until: asyncio.Event | None = None) -> None:
+        """`until`: what has begun before the stop is told on until this is set."""
+
+        end = until or self._stop
+
         async def endpoint(request: Request) -> Response:
             items = work(await _body(request))
-            first = await self._unless_stopping(anext(items))  # what is refused at once is an error, not a stream
-            return StreamingResponse(self._lines(first, items), media_type="application/x-ndjson")
+            first = await self._unless_stopping(anext(items), end)  # what is refused at once is an error, not a stream
+            return StreamingResponse(self._lines(first, items, end), media_type="application/x-ndjson")
 
         self.made.append(Route(path, endpoint, methods=["POST"]))
 
-    async def _lines(self, first: Json, items: AsyncGenerator[Json, None]) -> AsyncIterator[str]:
+    async def _lines(self, first: Json, items: AsyncGenerator[Json, None], end: asyncio.Event) -> AsyncIterator[str]:
         item: Json | None = first
         async with aclosing(items):
             while item is not None:
                 yield json.dumps(item) + "\n"
                 try:
-                    item = await self._unless_stopping(_next(items))
+                    item = await unless(_next(items), stopped(end))
                 except Stopping:
                     return
 
-    async def _unless_stopping(self, work: Coroutine[Any, Any, T]) -> T:
-        return await unless(work, stopped(self._stop))
+    async def _unless_stopping(self, work: Coroutine[Any, Any, T], end: asyncio.Event | None = None) -> T:
+        if self._stop.is_set():
+            work.close()
+            raise Stopping
+        return await unless(work, stopped(end or self._stop))
 
 
 async def _next(items: AsyncGenerator[Json, None]) -> Json | None:

@@ -1,6 +1,7 @@
 """Builds it all once, and its life as phases: claim, control, settle, serve clients, stop.
 
-Engines outlive the daemon: whatever ends it, they are left running and are adopted by the next one.
+Engines outlive the daemon: whatever ends it, they are left running and are adopted by the next one, unless `on_stop`
+says that a SIGTERM is meant for them, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from slotproxy.claims import claim_port, control_socket, listen_at, state_folder
 from slotproxy.config import Settings, check_fits
 from slotproxy.control import build_control
 from slotproxy.desk import Desk
-from slotproxy.ending import at_most, leave_after
+from slotproxy.ending import Ending, leave_after
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
@@ -36,24 +37,23 @@ from swap.hands import BACKOFF, Hands, Times
 from swap.hashing import Hasher
 from swap.journal import FileJournal
 from swap.kept import keep_proven
+from swap.leaving import leave
 from swap.ledger import FileLedger
 from swap.nvml import NvmlCard
 from swap.ports import Card, Fault, Runtime
 from swap.process import ChildProcess
 from swap.readiness import Readiness
+from swap.shutdown import stop_engines
 from swap.simulated import SimulatedCard
 from swap.state import moving
 
 if TYPE_CHECKING:
     from swap.dockerd import Docker
 
-LAST_WORDS = 3.0  # seconds, at most, for each thing that is done at the end: cut requests, close connections
-HANGING = 2.0  # seconds that a thread in a call that hangs (NVML, Docker, a disk) may hold up our end
-
 
 @dataclass
 class Daemon:
-    """All parts, built and wired. It lives until `stop` is set; then it ends within `settings.stop_limit`."""
+    """All parts, built and wired. It lives until `ending.stop` is set; then it ends within `settings.stop_limit`."""
 
     settings: Settings
     controller: Controller
@@ -62,77 +62,97 @@ class Daemon:
     outcomes: Outcomes
     docker: Docker | None
     readiness: Readiness
-    stop: asyncio.Event
+    ending: Ending
     broken: bool = False  # a part of it has failed, and took the whole along
 
     @contextlib.asynccontextmanager
     async def running(self, control: socket.socket) -> AsyncIterator[None]:
         """Controller and control API, until the block ends. Clients aren't let in by this."""
-        server = Server(_control_config(self.desk, self.stop))
-        with contextlib.ExitStack() as end:
+        ending, server = self.ending, Server(_control_config(self.desk, self.ending))
+        try:
             async with asyncio.TaskGroup() as tasks:
                 card = tasks.create_task(self._part("the controller", self._move_the_card()), name="controller")
                 serving = tasks.create_task(self._part("the control API", server.serve([control])), name="control API")
                 try:
                     yield
                 finally:
-                    self.stop.set()
-                    end.enter_context(at_most(2 * self._last_words))
-                    server.should_exit = True
-                    await asyncio.wait([card, serving], timeout=self._last_words)
+                    ending.begin(self.settings.stop_limit)
+                    await asyncio.wait([card], timeout=ending.last_words)
                     card.cancel()
+                    await self._part_with_engines()
+                    server.should_exit = True
+                    await asyncio.wait([serving], timeout=ending.last_words)
                     serving.cancel()
                     await self.readiness.close()
                     if self.docker is not None:
                         await self.docker.close()
+        finally:
+            ending.over()
 
     async def serve_clients(self, listening: socket.socket, up: Callable[[], None] = lambda: None) -> None:
-        """The client port, until `stop` is set; then requests end. `up` is called once it accepts connections."""
-        with contextlib.ExitStack() as end:
-            async with engine_client() as client, asyncio.TaskGroup() as tasks:
-                app = build_app(self.settings, self.gate, client, outcomes=self.outcomes)
-                server = Server(client_config(app), up)
-                serving = tasks.create_task(self._part("the client port", server.serve([listening])), name="clients")
-                await self.stop.wait()
-                end.enter_context(at_most(self.settings.stop_limit))
-                await self._end_requests()
-                server.should_exit = True
-                await asyncio.wait([serving], timeout=self._last_words)
-                serving.cancel()
+        """The client port, until the end begins; then requests end. `up` is called once it accepts connections."""
+        async with engine_client() as client, asyncio.TaskGroup() as tasks:
+            app = build_app(self.settings, self.gate, client, outcomes=self.outcomes)
+            server = Server(client_config(app), up)
+            serving = tasks.create_task(self._part("the client port", server.serve([listening])), name="clients")
+            await self.ending.stop.wait()
+            self.ending.begin(self.settings.stop_limit)
+            app.end()
+            await self._end_requests()
+            server.should_exit = True
+            await asyncio.wait([serving], timeout=self.ending.last_words)
+            serving.cancel()
 
     async def _end_requests(self) -> None:
-        """Who waits is told at once; what is in flight may finish, and is ended in-band when time is up."""
-        self.gate.end("slotproxy is stopping; try again in a moment")
-        if not await self.gate.drained(self.settings.stop_limit - 4 * self._last_words):
+        """What is in flight may finish, and is ended in-band when time is up."""
+        time = self.ending.left(keep=4) * (0.5 if self.stops_engines else 1.0)
+        if not await self.ending.wait(self.gate.drained(time), time):
             self.gate.cut()
-            await self.gate.drained(self._last_words)
+            await self.gate.drained(self.ending.last_words)
 
     async def _move_the_card(self) -> None:
-        """The controller, until we are told to stop: from then on the card stays where it is, also in mid-swap."""
-        async with asyncio.TaskGroup() as tasks:
-            working = tasks.create_task(self.controller.run(), name="card")
-            await self.stop.wait()
-            working.cancel()
+        """The controller, until we are told to stop: then the card stays with whoever has it, also in mid-swap."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                working = tasks.create_task(self.controller.run(), name="card")
+                await self.ending.stop.wait()
+                self.ending.begin(self.settings.stop_limit)
+                await self.ending.wait(leave(self.controller), self.ending.left(keep=4))
+                working.cancel()
+        finally:
+            self.ending.card_left.set()
+
+    @property
+    def stops_engines(self) -> bool:
+        """A fault of our own is no reason to stop anybody."""
+        return self.settings.on_stop == "stop" and not self.broken
+
+    async def _part_with_engines(self) -> None:
+        """They run on, or are stopped as configured; what isn't gone in time is said, and found by the next start."""
+        log = structlog.get_logger("slotproxy")
+        if not self.stops_engines:
+            return
+        hands = self.controller.hands
+        done = await stop_engines(self.controller.engines, hands.runtimes, self.ending.left(keep=3))
+        log.info("engines were stopped, as `on_stop: stop` says", engines=done.stopped)
+        for engine, why in done.left.items():
+            log.warning("an engine isn't gone, and may run on", engine=engine, why=why)
 
     async def _part(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """A part that ends before it was told to takes the daemon along: half a daemon is worse than none."""
         log = structlog.get_logger("slotproxy")
         try:
             await work
-            if self.stop.is_set():
+            if self.ending.stop.is_set():
                 return
             log.error("a part has ended by itself; slotproxy ends, engines run on", part=name)
         except Exception:
             log.exception("a part broke; slotproxy ends, engines run on", part=name)
         self.broken = True
-        self.stop.set()
-
-    @property
-    def _last_words(self) -> float:
-        return min(LAST_WORDS, self.settings.stop_limit / 6)
+        self.ending.stop.set()
 
 
-def build(settings: Settings, stop: asyncio.Event) -> Daemon:
+def build(settings: Settings, ending: Ending) -> Daemon:
     """Every part, once. The state folder must be ours: what a crash cut off there is set aside now."""
     runtimes, docker = _runtimes(settings)
     card = _card(settings)
@@ -169,7 +189,7 @@ def build(settings: Settings, stop: asyncio.Event) -> Daemon:
     hasher.pause = lambda: clients_wait(controller, gate)
     evidence = EvidenceDesk(settings, controller, checker, ledger, card, gate, readiness)
     desk = Desk(settings, controller, checker, ledger, card, gate, evidence, docker)
-    return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, stop)
+    return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, ending)
 
 
 def clients_wait(controller: Controller, gate: SlotGate) -> bool:
@@ -208,15 +228,15 @@ def _card(settings: Settings) -> Card:
 
 async def serve(settings: Settings) -> int:
     """`slotproxy serve`: until SIGTERM or SIGINT. The exit code: 1 when a part of it broke. Raises CannotServe."""
-    stop, otherwise, systemd = asyncio.Event(), "give another `listen:`", Systemd()
+    ending, otherwise, systemd = Ending(), "give another `listen:`", Systemd()
     with (
-        _signals(stop),
+        _signals(ending),
         await claim_port(settings.host, settings.port, otherwise) as listening,
         state_folder(settings.state),
         control_socket(settings.control) as control,
     ):
         await listen_at(listening, otherwise)
-        daemon = build(settings, stop)
+        daemon = build(settings, ending)
         log = structlog.get_logger("slotproxy")
         async with daemon.running(control), asyncio.TaskGroup() as tasks:
             log.info("slotproxy is up", listen=address_of(listening), control=str(settings.control), pid=os.getpid())
@@ -225,12 +245,12 @@ async def serve(settings: Settings) -> int:
                 tasks.create_task(_warn_of_size(daemon, log), name="size"),
                 tasks.create_task(keep_proven(runtimes, evidence), name="keep images"),
             ]
-            tasks.create_task(systemd.accompany(lambda: in_a_line(daemon.desk), stop), name="systemd")
+            tasks.create_task(systemd.accompany(lambda: in_a_line(daemon.desk), ending.stop), name="systemd")
             await daemon.serve_clients(listening, up=systemd.ready)
             for task in aside:
                 task.cancel()
-    log.info("slotproxy has ended; engines run on")
-    leave_after(HANGING, int(daemon.broken))
+        log.info("slotproxy has ended" if daemon.stops_engines else "slotproxy has ended; engines run on")
+        leave_after(ending.last_words, int(daemon.broken))  # a thread in a call that hangs (NVML, Docker, a disk)
     return int(daemon.broken)
 
 
@@ -251,9 +271,9 @@ async def _warn_of_size(daemon: Daemon, log: structlog.stdlib.BoundLogger) -> No
         log.warning(problem)
 
 
-def _control_config(desk: Desk, stop: asyncio.Event) -> uvicorn.Config:
+def _control_config(desk: Desk, ending: Ending) -> uvicorn.Config:
     return uvicorn.Config(
-        build_control(desk, stop),
+        build_control(desk, ending),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -264,10 +284,10 @@ def _control_config(desk: Desk, stop: asyncio.Event) -> uvicorn.Config:
 
 
 @contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
+def _signals(ending: Ending) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, ending.signalled)
     try:
         yield
     finally:

@@ -30,7 +30,7 @@ from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at,
 from slotproxy.config import Settings
 from slotproxy.daemon import Daemon, build
 from slotproxy.demo_files import HOST, LOG, Quarters, write_house
-from slotproxy.ending import Stopping, stopped
+from slotproxy.ending import Ending, Stopping, stopped
 from slotproxy.logs import log_to
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
@@ -96,7 +96,7 @@ async def _live(demo: Demo, settings: Settings, port: socket.socket) -> int:
     if demo.ending:
         demo.stop.set()
     with control_socket(settings.control) as control:
-        daemon, code = build(settings, demo.stop), 0
+        daemon, code = build(settings, Ending(demo.stop)), 0
         async with daemon.running(control):
             try:
                 await _prepare(demo, daemon)

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from slotproxy.claims import control_socket
 from slotproxy.control_client import Control, Lost, Refused
 from slotproxy.daemon import Daemon
+from slotproxy.ending import Ending
 from slotproxy.outcomes import Outcomes
 from swap.readiness import Readiness
 from swap.state import phase
@@ -36,7 +37,7 @@ async def served(office: Office) -> AsyncIterator[tuple[httpx.AsyncClient, async
     """The daemon without its client port: its control API at `control.sock`, and what stops it."""
     stop = asyncio.Event()
     settings, gate = office.desk.settings, office.slots
-    daemon = Daemon(settings, office.controller, office.desk, gate, Outcomes(), None, Readiness(), stop)
+    daemon = Daemon(settings, office.controller, office.desk, gate, Outcomes(), None, Readiness(), Ending(stop))
     office.strata.run(office.strata.recipes["current"])
     await office.verify("strata:current", "ninfer:v2")
     transport = httpx.AsyncHTTPTransport(uds=str(settings.control))
@@ -158,23 +159,45 @@ async def test_a_swap_goes_on_when_its_command_leaves(office: Office) -> None:
 # ------------------------------------------------------------------------------------------------- the end
 
 
-async def test_when_it_stops_streams_end_unfinished_and_questions_are_refused(office: Office) -> None:
-    """slotctl then exits 6: nobody can say any more how it ends."""
-    async with served(office) as (_, stop), Control(office.desk.settings.control) as control:
+async def test_when_it_stops_questions_are_refused_and_who_waits_for_a_swap_hears_that_it_is_undone(
+    office: Office,
+) -> None:
+    async with served(office) as (client, stop), Control(office.desk.settings.control) as control:
         place = await office.request()
         async with asyncio.TaskGroup() as tasks:
-            swap = tasks.create_task(_ended(control, "/swap", {"engine": "ninfer"}))
+            swap = tasks.create_task(_last(control, "/swap", {"engine": "ninfer"}))
             await until(lambda: phase(office.controller.state) == "draining")
             office.ninfer.hang("declared")
             plan = tasks.create_task(_refused(control, "/plan", {"engine": "ninfer"}))
             await until(lambda: "declared" in office.ninfer.calls[-1:])
             stop.set()
-            assert isinstance(await swap, Lost)
-            refused = await plan
+            told, refused = await swap, await plan
+            status, late = await post(client, "/swap", {"engine": "ninfer"})
+        assert (told["code"], told["text"]) == (
+            4,
+            "strata:current serves again: given up by the operator; slotproxy is stopping",
+        )
         assert (refused.what, refused.code) == ("slotproxy is stopping", 6)
+        assert (status, late["error"]) == (503, "slotproxy is stopping"), "nothing is begun any more"
         place.leave()
         assert office.up == {"strata"}
         assert office.controller.state.serving is not None, "the card stays where it is"
+
+
+async def test_who_waits_for_a_swap_that_is_past_undoing_hears_no_end_of_it(office: Office) -> None:
+    """slotctl then exits 6: nobody can say any more how it ends."""
+    async with served(office) as (_, stop), Control(office.desk.settings.control) as control:
+        office.strata.hang("stop")
+        async with asyncio.TaskGroup() as tasks:
+            swap = tasks.create_task(_ended(control, "/swap", {"engine": "ninfer"}))
+            await until(lambda: phase(office.controller.state) == "stopping")
+            stop.set()
+            assert isinstance(await swap, Lost)
+
+
+async def _last(control: Control, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    lines = [line async for line in control.follow(path, body)]
+    return lines[-1]
 
 
 async def _ended(control: Control, path: str, body: dict[str, Any]) -> Exception | None:

@@ -23,6 +23,7 @@ import yaml
 from slotproxy import claims, config, daemon
 from slotproxy.__main__ import main
 from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at
+from slotproxy.ending import Ending
 from tests.slotproxy.manager import listening
 from tests.slotproxy.programs import (
     LIMIT,
@@ -30,7 +31,6 @@ from tests.slotproxy.programs import (
     accepts,
     chat,
     ended_engines,
-    engines,
     env,
     free_port,
     quick_house,
@@ -260,59 +260,6 @@ def test_a_body_too_large_and_an_unknown_pair_are_told_as_such(house: Path) -> N
 # ------------------------------------------------------------------------------------------------- its end
 
 
-def test_it_ends_in_time_whatever_is_under_way_and_touches_no_engine(house: Path) -> None:
-    """An endless stream, a held request, a swap that drains; SIGTERM comes twice."""
-    with Serve(house) as serve, ThreadPoolExecutor() as pool:
-        url = f"{serve.url}/v1/chat/completions"
-        assert serve.slotctl("swap", "to-strata", "--trial").returncode == 0
-        before = engines(house.parent)
-        told = serve.event("an engine serves")
-        assert told["pair"] == "strata:current"
-
-        stream = pool.submit(lambda: _whole_stream(url))
-        serve.until(lambda: serve.status()["gate"]["in_flight"] == 1)
-        swap = pool.submit(lambda: serve.slotctl("swap", "to-ninfer", "--trial"))
-        serve.until(lambda: serve.status()["state"] == "draining")
-        held = pool.submit(lambda: httpx.post(url, json=chat(), timeout=LIMIT))
-        serve.until(lambda: serve.status()["gate"]["waiting"] == 1)
-
-        began = time.monotonic()
-        serve.signal(signal.SIGTERM)
-        answer = held.result()
-        assert answer.status_code == 503
-        assert int(answer.headers["retry-after"]) > 0
-        assert "stopping" in answer.json()["error"]["message"]
-        serve.signal(signal.SIGTERM)
-        assert serve.end() == 0
-        assert time.monotonic() - began < 6 + 2, "stop_limit is 6 s"
-        text = stream.result()
-        assert '"error"' in text
-        assert "[DONE]" not in text
-        assert swap.result().returncode == 6
-        assert engines(house.parent) == before != []
-        assert [line for line in serve.troubles if "nothing serves" not in line] == []
-
-    with Serve(house, name="next") as serve:
-        assert serve.event("an engine serves")["pair"] == "strata:current"
-        assert engines(house.parent) == before
-        assert httpx.post(f"{serve.url}/v1/chat/completions", json=chat(), timeout=LIMIT).status_code == 200
-        assert serve.end(signal.SIGINT) == 0
-        assert serve.troubles == []
-    assert engines(house.parent) == before
-
-
-def _whole_stream(url: str) -> str:
-    """All that came, up to the end or the break of the connection."""
-    text = ""
-    try:
-        with httpx.stream("POST", url, json=chat(100_000, stream=True), timeout=LIMIT) as answer:
-            for piece in answer.iter_text():
-                text += piece
-    except httpx.HTTPError:
-        pass
-    return text
-
-
 HANGS = """
 import sys, time
 from slotproxy.__main__ import main
@@ -382,7 +329,7 @@ def test_when_a_part_breaks_the_whole_ends_and_says_so(part: str, house: Path) -
 async def test_what_reads_files_aside_is_told_when_clients_wait(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = [False]
     monkeypatch.setattr(daemon, "clients_wait", lambda *_: waiting[0])
-    built = await asyncio.to_thread(lambda: daemon.build(config.load(house), asyncio.Event()))
+    built = await asyncio.to_thread(lambda: daemon.build(config.load(house), Ending()))
     hasher = built.desk.checker._hasher
     assert not hasher.pause()
     waiting[0] = True
