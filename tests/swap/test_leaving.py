@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from swap.hands import Wish
 from swap.leaving import leave
 from swap.moves import Code
 from swap.state import phase
 from swap.tickets import Ended, Ticket
+from swap.wish import Wish
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import World, now, until
 
