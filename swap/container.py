@@ -59,11 +59,11 @@ class DockerContainer:
     # ------------------------------------------------------------------------------------------------- looking
 
     async def look(self) -> Sight:
-        """By name; if the name is free, by id: a renamed container that runs still holds the card."""
+        """By name, unless the one that we knew runs on under another: whoever has its name now, it holds the card."""
         found = await self._docker.inspect(self.name)
-        if found is None and self._id:
+        if self._id and (found is None or found.container["Id"] != self._id):
             renamed = await self._docker.inspect(self._id)
-            found = renamed if renamed and renamed.container["State"]["Running"] else None
+            found = renamed if renamed is not None and _up(renamed) else found
         if found is None:
             return Sight(Status.ABSENT)
         await self._refuse_foreign(found.container)

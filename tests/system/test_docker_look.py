@@ -22,6 +22,7 @@ async def _run(workshop: Workshop, name: str) -> str:
 
 
 async def test_a_container_made_by_docker_run_is_foreign_and_left_alone(workshop: Workshop) -> None:
+    """Case 38: also when it is asked for by its id."""
     made = await _run(workshop, workshop.name)
     runtime = workshop.open()
     with pytest.raises(Foreign, match="wasn't made by compose"):
@@ -75,6 +76,20 @@ async def test_a_running_container_that_was_renamed_is_still_seen(workshop: Work
     assert (await runtime.look()).status is Status.ABSENT
 
 
+async def test_a_running_container_is_still_seen_when_a_foreign_one_has_its_name(workshop: Workshop) -> None:
+    runtime = workshop.open()
+    staged = await runtime.stage(workshop.pair())
+    await runtime.start(staged.id)
+    await workshop.client("rename", staged.id, workshop.bed.name("renamed"))
+    foreign = await _run(workshop, workshop.name)
+    seen = await runtime.look()
+    assert (seen.id, seen.running) == (staged.id, True)
+    await runtime.stop(staged.id, 60.0)
+    with pytest.raises(Foreign, match="wasn't made by compose"):
+        await runtime.look()
+    assert (await workshop.inspect(foreign))["State"]["Status"] == "created"
+
+
 async def test_a_name_is_no_prefix_of_an_id(workshop: Workshop) -> None:
     staged = await workshop.open().stage(workshop.pair())
     assert await workshop.docker.inspect(staged.id[:12]) is None
@@ -95,6 +110,7 @@ async def test_a_port_that_is_taken_is_said_at_the_start(workshop: Workshop) -> 
 
 
 async def test_a_gpu_request_that_docker_cant_serve_says_what_to_install(workshop: Workshop) -> None:
+    """Case 41: it can be made, a start is refused, and it stays as it was created."""
     request = "{driver: nosuch, count: 1, capabilities: [gpu]}"
     reservation = f"deploy: {{resources: {{reservations: {{devices: [{request}]}}}}}}"
     workshop.edit("network_mode", f"{reservation}\n    network_mode")
