@@ -48,6 +48,7 @@ def _version(api: str) -> bytes:
 
 
 async def test_a_docker_too_old_says_what_to_upgrade(tmp_path: Path) -> None:
+    """Case 40: the API is too old."""
     async with _daemon(tmp_path / "d.sock", lambda _: _version("1.40")) as docker:
         with pytest.raises(Unreachable, match=r"too old: it speaks API 1\.40; upgrade .* 20\.10") as told:
             await docker.image("x")

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow]
 def test_an_image_and_an_artifact_of_another_version_are_refused_before_anything_stops_also_as_a_trial(
     docker_bed: DockerBed, shim: Path, tmp_path: Path
 ) -> None:
+    """Case 37: a v2 image and a v3 file."""
     with box(docker_bed, shim, tmp_path, lambda _, ninfer: more_pairs(docker_bed, tmp_path, ninfer)) as house:
         house.serve()
         move(house, "strata", trial=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.system.workshop import Workshop
 pytestmark = pytest.mark.docker
 
 PATIENCE = 60.0
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -53,6 +55,7 @@ async def runtime(staged: Sight, workshop: Workshop, docker: Docker) -> DockerCo
 
 
 async def test_a_question_is_asked_again_once(runtime: DockerContainer, staged: Sight, way: FlakyWay) -> None:
+    """Case 40: a broken connection on a read."""
     way.reset(f"/{runtime.name}/json")
     assert await runtime.look() == staged
     way.reset(f"/{runtime.name}/json", times=2)
@@ -65,6 +68,7 @@ async def test_a_question_is_asked_again_once(runtime: DockerContainer, staged: 
 async def test_a_start_whose_answer_was_lost_is_not_asked_again(
     runtime: DockerContainer, staged: Sight, way: FlakyWay
 ) -> None:
+    """Case 40: a broken connection on a change: we look first."""
     way.lose("/start")
     await runtime.start(staged.id)
     assert way.count("/start") == 1
@@ -93,6 +97,7 @@ async def test_a_stop_whose_answer_was_lost_is_not_asked_again(
 async def test_a_start_that_passes_its_bound_is_unfinished_until_the_call_has_ended(
     runtime: DockerContainer, staged: Sight, way: FlakyWay
 ) -> None:
+    """Case 35: its twin, the start."""
     way.hang("/start")
     with pytest.raises(Unfinished, match="didn't end within 1 s") as told:
         await runtime.start(staged.id)
@@ -109,6 +114,8 @@ async def test_a_start_that_passes_its_bound_is_unfinished_until_the_call_has_en
 async def test_a_start_that_docker_answers_and_loses_is_not_taken_for_one(
     runtime: DockerContainer, staged: Sight, docker: Docker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Case 35: as Docker answers a start while a stop is pending."""
+
     async def lost(id: str) -> None:
         """What `start` does while somebody else's stop is pending (measured): success, and nothing happens."""
 
@@ -116,6 +123,42 @@ async def test_a_start_that_docker_answers_and_loses_is_not_taken_for_one(
     with pytest.raises(CannotStart, match="it didn't") as told:
         await runtime.start(staged.id)
     assert told.value.passing
+
+
+async def test_case_40_each_way_of_not_being_served_by_docker_has_its_line(
+    docker_address: str, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = Docker(docker_address)
+    assert await docker.image(workshop.image) is not None
+    with (
+        another_user(),
+        pytest.raises(Unreachable, match=r"no permission to use Docker at .*; run as root, or") as told,
+    ):
+        await docker.image(workshop.image)
+    assert not told.value.passing
+    assert await docker.image(workshop.image) is not None
+    await docker.close()
+
+    monkeypatch.setattr(dockerd, "OLDEST_API", (1, 999))
+    with pytest.raises(Unreachable, match=r"is too old: it speaks API 1\.\d+; upgrade Docker Engine to") as told:
+        await docker.image(workshop.image)
+    assert not told.value.passing
+
+    with pytest.raises(Unreachable, match="there is no such socket; start it") as told:
+        await Docker("unix:///nowhere.sock").image(workshop.image)
+    assert told.value.passing
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """This process, all its threads, as a user who may not use Docker (root alone can become one)."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 async def test_a_docker_that_doesnt_answer_stops_no_other_question(
@@ -133,6 +176,7 @@ async def test_a_docker_that_doesnt_answer_stops_no_other_question(
 
 
 async def test_a_slow_stop_outlasts_the_sdks_own_time_out(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 35: the time-out says nothing; a look shows that it was stopped, and had to be killed."""
     monkeypatch.setattr(dockerd, "GIVING_UP", 1.0)
     workshop.edit("polite", "deaf")
     runtime = workshop.open()
@@ -179,6 +223,7 @@ async def test_a_stop_by_hand_is_told_before_the_death(
 async def test_no_docker_is_one_clear_line_and_ends_when_docker_is_there(
     workshop: Workshop, tmp_path: Path, docker_address: str
 ) -> None:
+    """Case 40: gone, as an address that leads nowhere and as one where nobody listens."""
     own = tmp_path / "later.sock"
     docker = Docker(f"unix://{own}")
     with pytest.raises(Unreachable, match=r"later\.sock can't be reached: there is no such socket; start it") as told:

@@ -134,6 +134,7 @@ def _without_ids(aliases: list[str] | None, id: str) -> list[str]:
 
 
 async def test_an_edit_is_seen_field_by_field_and_only_staging_applies_it(workshop: Workshop) -> None:
+    """Case 36: a start applies nothing."""
     runtime, pair = workshop.open(), workshop.pair()
     old = await runtime.stage(pair)
     workshop.edit("polite]", "polite, --max-context, '131072']")
@@ -161,6 +162,7 @@ async def test_what_no_field_shows_is_seen_by_composes_hash(workshop: Workshop) 
 
 
 async def test_a_rebuild_under_the_same_tag_is_seen_and_staged_and_put_back_by_id(workshop: Workshop) -> None:
+    """Cases 36 and 39: the image is known by its id, and kept from a prune."""
     tag = workshop.bed.name("image") + ":local"
     first = workshop.bed.images.variant(tag, workshop.image, labels={"build": "1"})
     runtime, pair = workshop.open(), workshop.pair(image=tag)
@@ -201,6 +203,7 @@ async def _kept(workshop: Workshop) -> dict[str, str]:
 
 
 async def test_staging_leaves_a_running_neighbour_alone_though_it_depends_on_it(workshop: Workshop) -> None:
+    """Case 39: compose by itself would stop and recreate it."""
     other = "\n  neighbour: {image: '${IMAGE}', command: [python3, -c, 'import time; time.sleep(600)'], init: true}\n"
     workshop.write(SERVICE.rstrip() + "\n    depends_on: [neighbour]" + other)
     await workshop.by_hand("up", "-d", "--no-build", "--pull", "never", "neighbour")

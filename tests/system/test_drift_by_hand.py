@@ -261,6 +261,7 @@ def test_a_running_engine_whose_network_was_taken_away_is_told_beside_what_it_wa
 
 
 def test_a_container_of_another_project_with_our_name_is_foreign_and_never_touched(house: House) -> None:
+    """Case 38: made by compose for another project."""
     docker, ours = house.bed.client, house.container("ninfer")["Id"]
     name, other = house.tenants["ninfer"].container, house.bed.name("other")
     docker.rename(ours, name + "-aside")
@@ -419,6 +420,7 @@ def move_a_link(file: Path, _: bytes) -> None:
 def test_other_bytes_under_the_same_name_are_refused_until_the_verified_ones_are_back(
     house: House, change: Callable[[Path, bytes], None]
 ) -> None:
+    """Case 37: the same name, other bytes."""
     file = house.folder / "models" / V2
     verified = plan(house, "ninfer")["would_run"]["artifacts"][0]["sha256"]
     with kept(file) as content:

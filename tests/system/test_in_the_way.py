@@ -60,6 +60,7 @@ def house(proven: House) -> Iterator[House]:
 
 
 def test_a_foreign_container_with_our_name_is_refused_with_its_labels_and_never_removed(house: House) -> None:
+    """Case 38: made by a plain `docker run`."""
     name, image = house.tenants["ninfer"].container, house.bed.images.python
     made = house.bed.client.create_container(image, ["python3"], name=name, labels={"team": "voice"})["Id"]
     before = ids(house)

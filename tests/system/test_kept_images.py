@@ -64,6 +64,7 @@ def pairs(house: House) -> dict[str, Any]:
 
 
 def test_a_verified_image_outlives_a_rebuild_and_one_tag_takes_it_back(house: House) -> None:
+    """Case 39: after a prune the image that evidence names is still there."""
     name = house.tenants["ninfer"].images[0]
     old, kept = image(house, name), kept_name("ninfer", image(house, name))
     assert image(house, kept) == old
@@ -100,6 +101,7 @@ def test_a_tag_that_is_missing_is_there_again_after_the_start_and_a_lost_image_i
 
 
 def test_a_daemon_killed_in_the_middle_of_a_staging_makes_the_old_container_again_when_it_starts(house: House) -> None:
+    """Case 45: killed in the middle of a staging."""
     old, strata = house.container("ninfer"), house.run_of("strata")
     house.stop()
     real, place = house._env["SLOTPROXY_COMPOSE"], house.folder / "stuck"

@@ -94,6 +94,7 @@ def test_abort_without_a_swap_is_refused(house: House) -> None:
 
 @pytest.mark.parametrize("phase", ["stopping", "freeing", "warming"])
 def test_a_daemon_killed_in_a_swap_is_lost_and_the_next_one_has_one_engine_serve(house: House, phase: str) -> None:
+    """Case 45: SIGKILL; each step of it is in the fault matrix."""
     if phase == "freeing":
         house.occupy(IN_THE_WAY)
     with Watch(house) as watch:

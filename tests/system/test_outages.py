@@ -44,6 +44,7 @@ def stand(link: Path, bed: DockerBed) -> None:
 def test_docker_or_nvml_goes_and_comes_back_while_clients_are_served(
     docker_bed: DockerBed, shim: Path, tmp_path: Path
 ) -> None:
+    """Case 40: the proxy serves on without Docker."""
     with box(docker_bed, shim, tmp_path) as house:
         link = way_to_docker(house)
         stand(link, docker_bed)

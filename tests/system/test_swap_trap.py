@@ -59,6 +59,7 @@ def house(proven: House) -> Iterator[House]:
 def test_docker_start_runs_the_old_command_and_staging_applies_an_edit_without_taking_vram(
     docker_bed: DockerBed, shim: Path, tmp_path: Path
 ) -> None:
+    """Case 36: the file was edited."""
     with box(docker_bed, shim, tmp_path) as house:
         compose(house, "ninfer", "up", "--no-start")
         house.edit("ninfer", CONTEXT, EDITED)
@@ -98,6 +99,7 @@ def started_by_hand(house: House) -> str:
 
 
 def test_an_edit_beside_the_pair_is_staged_by_the_swap_which_says_so(house: House) -> None:
+    """Case 36: what is declared and verified is staged, and said."""
     with editor(house) as service:
         service["healthcheck"]["interval"] = "31s"
     shown = plan(house, "ninfer")
@@ -158,6 +160,7 @@ def refused_without_staging(house: House, field: str) -> None:
 
 
 def test_a_rebuilt_image_under_the_same_tag_is_another_pair(house: House) -> None:
+    """Case 36: the tag moved by a rebuild, and the container shows its name all the same."""
     tag, old = house.tenants["ninfer"].images[0], house.container("ninfer")["Image"]
     refused_after(lambda: rebuild(house, tag), "image tag moved", house)
     new = house.bed.client.inspect_image(tag)["Id"]

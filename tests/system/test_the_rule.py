@@ -142,6 +142,7 @@ def failing_trial(house: House, label: str, *, back: str) -> str:
 
 
 def test_a_failed_trial_puts_the_old_engine_back_and_the_clients_who_waited_are_answered_by_it(house: House) -> None:
+    """Case 45: the new engine exits."""
     fails(house, "EXIT_AFTER_LOAD", "3", "ninfer:v2 exited with code 3: error: CUDA error")
     fails(house, "VRAM", "40GiB", "ninfer:v2 exited with code 1: error: model weights require")
 

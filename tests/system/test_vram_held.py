@@ -72,7 +72,7 @@ def test_case_25_the_target_is_not_started_into_held_memory_and_the_old_engine_c
 
 
 def test_while_not_even_the_old_engine_fits_clients_wait_and_it_serves_by_itself_once_it_does(house: House) -> None:
-    """Case 25: nearly all of the card is held."""
+    """Cases 25 and 45: nearly all of the card is held, so the restore fails, too."""
     strata = house.container("strata")["Id"]
     with client(house) as send:
         in_the_way = house.occupy(30 * GiB)
