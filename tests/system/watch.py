@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import docker
+from docker.errors import APIError
 
 from engines.simvram import DEFAULT_TOTAL, uses
 from tests.system.house import LIMIT, House
@@ -18,8 +19,8 @@ EVERY = 0.05  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The engines whose containers run (`up`), those that have VRAM (`holding`, also after their end), and `bytes`, all
-    that is taken.
+    """The engines whose containers run (`up`; none while Docker is away), those that have VRAM (`holding`, also after
+    their end), and `bytes`, all that is taken.
     """
 
     up: frozenset[str]
@@ -56,11 +57,18 @@ class Watch:
             self._end.wait(max(0.0, began + EVERY - time.monotonic()))
 
     def _sample(self) -> Sample:
-        listed = self._client.containers(filters={"name": self._house.bed.prefix})  # the running ones
         held = uses(self._house.card)
+        listed = self._listed()
         up = {self._names[name] for container in listed for name in container["Names"] if name in self._names}
         holding = {engine for engine in self._names.values() for use in held if use.name.startswith(engine)}
         return Sample(frozenset(up), frozenset(holding), sum(use.bytes for use in held))
+
+    def _listed(self) -> list[Any]:
+        """The running ones. A Docker that is away shows nothing; what has VRAM is seen all the same."""
+        try:
+            return list(self._client.containers(filters={"name": self._house.bed.prefix}))
+        except (APIError, OSError):  # what requests raises is an OSError
+            return []
 
     def __enter__(self) -> Self:
         self._thread.start()
