@@ -24,6 +24,7 @@ from slotproxy.config import Settings, check_fits
 from slotproxy.control import build_control
 from slotproxy.desk import Desk
 from slotproxy.ending import Ending, leave_after
+from slotproxy.event_log import event_log
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
@@ -238,7 +239,11 @@ async def serve(settings: Settings) -> int:
         await listen_at(listening, otherwise)
         daemon = build(settings, ending)
         log = structlog.get_logger("slotproxy")
-        async with daemon.running(control), asyncio.TaskGroup() as tasks:
+        async with (
+            event_log(settings, daemon.controller.hands.decisions),
+            daemon.running(control),
+            asyncio.TaskGroup() as tasks,
+        ):
             log.info("slotproxy is up", listen=address_of(listening), control=str(settings.control), pid=os.getpid())
             runtimes, evidence = daemon.controller.hands.runtimes, daemon.desk.ledger.evidence()
             aside = [

@@ -31,6 +31,7 @@ from slotproxy.config import Settings
 from slotproxy.daemon import Daemon, build
 from slotproxy.demo_files import HOST, LOG, Quarters, write_house
 from slotproxy.ending import Ending, Stopping, stopped
+from slotproxy.event_log import event_log
 from slotproxy.logs import log_to
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
@@ -97,7 +98,7 @@ async def _live(demo: Demo, settings: Settings, port: socket.socket) -> int:
         demo.stop.set()
     with control_socket(settings.control) as control:
         daemon, code = build(settings, Ending(demo.stop)), 0
-        async with daemon.running(control):
+        async with event_log(settings, daemon.controller.hands.decisions), daemon.running(control):
             try:
                 await _prepare(demo, daemon)
                 await listen_at(port, OTHERWISE)

@@ -156,6 +156,9 @@ def test_only_the_daemon_ends_by_sigterm_and_the_next_one_adopts_the_engine_unto
         answer = httpx.post(f"{serve.url}/v1/chat/completions", json=chat(), timeout=LIMIT)
         assert answer.headers["x-slotproxy-engine"] == "strata"
         assert serve.status()["verified"] is True
+        said = json.loads(serve.slotctl("events", "--json").stdout)["events"]
+        lives = [one["kind"] for one in said if one["kind"] in ("started", "serving", "ended", "adopted")]
+        assert lives == ["started", "serving", "ended", "started", "adopted"]
         assert serve.end(SIGTERM) == 0
     assert engines(house) == before
     with Demo(house, "--port", 0, name="again") as again:

@@ -1,0 +1,173 @@
+"""The event log on disk: what outlives the daemon, and what a bad disk can't hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from slotproxy import event_file
+from slotproxy.event_file import EventFile, append, earlier
+from slotproxy.events_desk import plain, read
+from swap.decisions import Decision, Decisions, Kind
+from tests.swap.world import until
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with capture_logs():
+        yield
+
+
+@pytest.fixture
+def full(path: Path) -> Path:
+    path.symlink_to("/dev/full")
+    return path
+
+
+@pytest.fixture
+def hanging(path: Path) -> Path:
+    """Whoever reads it waits for somebody who writes."""
+    os.mkfifo(path)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+def texts(decisions: Decisions) -> list[str]:
+    return [one.text for one in decisions.last()]
+
+
+def line(text: str) -> bytes:
+    decided = Decisions().add(Kind.SERVING, text, why="because", unit="strata:current")
+    return json.dumps(plain(decided)).encode() + b"\n"
+
+
+async def one_life(path: Path, *news: str) -> Decisions:
+    """A daemon that decides this and ends; what it has in memory then."""
+    decisions = Decisions()
+    async with EventFile(path, decisions).kept():
+        for text in news:
+            decisions.add(Kind.SERVING, text, why="because", unit="strata:current")
+    return decisions
+
+
+# ------------------------------------------------------------------------------------------------- what outlives us
+
+
+async def test_what_was_decided_before_a_restart_is_there_after_it(path: Path) -> None:
+    before = await one_life(path, "first", "second")
+    after = Decisions()
+    async with EventFile(path, after).kept():
+        await until(lambda: len(after.last()) == 2)
+        after.add(Kind.SERVING, "third")
+    assert texts(after) == ["first", "second", "third"]
+    assert [plain(one) for one in after.last()[:2]] == [plain(one) for one in before.last()]
+    assert len((await asyncio.to_thread(path.read_bytes)).splitlines()) == 3
+
+
+def test_the_file_is_the_owners_alone(path: Path) -> None:
+    append(path, line("first"), event_file.MOST)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_torn_line_is_passed_over_and_the_next_one_is_whole(path: Path) -> None:
+    append(path, line("first"), event_file.MOST)
+    with path.open("ab") as file:
+        file.write(line("torn")[:-20])
+    append(path, line("next"), event_file.MOST)
+    assert [one.text for one in earlier(path)] == ["first", "next"]
+
+
+@pytest.mark.parametrize("odd", [b"[]", b"7", b'{"when": 1}', b"[" * 100_000, b"\xff\xfe", b'{"kind": "dark"}'])
+def test_a_line_that_is_no_event_is_passed_over(path: Path, odd: bytes) -> None:
+    path.write_bytes(odd + b"\n" + line("good"))
+    assert [one.text for one in earlier(path)] == ["good"]
+
+
+def test_two_files_hold_the_newest_events_and_no_more_than_they_may(path: Path) -> None:
+    most = 10 * len(line("event 000"))
+    for count in range(200):
+        append(path, line(f"event {count:03}"), most)
+    sizes = [file.stat().st_size for file in (path, path.with_name("events.jsonl.1"))]
+    assert max(sizes) <= most
+    newest = [one.text for one in earlier(path)]
+    assert len(newest) > 10
+    assert newest == [f"event {count:03}" for count in range(200 - len(newest), 200)]
+    assert [one.text for one in earlier(path, 2)] == ["event 198", "event 199"]
+
+
+# ------------------------------------------------------------------------------------------------- bad disks
+
+
+async def test_a_full_disk_costs_what_it_didnt_take_and_says_how_much_once_it_can(full: Path) -> None:
+    decisions = Decisions()
+    async with EventFile(full, decisions).kept():
+        decisions.add(Kind.SERVING, "lost 1")
+        decisions.add(Kind.SERVING, "lost 2")
+        await until(lambda: len(decisions.last()) == 3)
+        await asyncio.to_thread(full.unlink)
+        decisions.add(Kind.SERVING, "kept")
+        await until(lambda: len(decisions.last()) == 5)
+    assert texts(decisions) == [
+        "lost 1",
+        "lost 2",
+        "new events are in memory alone",
+        "kept",
+        "events are written to disk again; 3 are missing there",
+    ]
+    assert decisions.last()[2].why == f"{full}: No space left on device"
+    assert [one.text for one in await asyncio.to_thread(earlier, full)] == texts(decisions)[3:]
+
+
+async def test_a_disk_that_hangs_keeps_nobody_waiting_and_nothing_grows(
+    hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_file, "BEHIND", 5)
+    decisions = Decisions()
+    async with EventFile(hanging, decisions).kept():
+        for count in range(20):
+            decisions.add(Kind.SERVING, f"news {count}")
+        await until(lambda: len(decisions.last()) == 21)
+        assert decisions.last()[-1].why == f"{hanging}: its disk doesn't answer"
+        await asyncio.to_thread(_goes_on, hanging)
+        await until(lambda: texts(decisions)[-1] == "events are written to disk again; 16 are missing there")
+    assert [one.text for one in await asyncio.to_thread(earlier, hanging)][:5] == [
+        f"news {count}" for count in range(5)
+    ]
+
+
+async def test_a_disk_that_hangs_to_the_end_holds_nothing_up(hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_file, "LAST_WORDS", 0.05)
+    assert texts(await one_life(hanging, "news")) == ["news"]
+    await asyncio.to_thread(_goes_on, hanging)
+
+
+async def test_a_state_folder_that_is_gone_is_said_once(path: Path) -> None:
+    path = path.parent / "gone" / "events.jsonl"
+    decisions = Decisions()
+    async with EventFile(path, decisions).kept():
+        for count in range(3):
+            decisions.add(Kind.SERVING, f"news {count}")
+        await until(lambda: len(decisions.last()) == 4)
+    assert decisions.last()[-1].why == f"{path}: No such file or directory"
+
+
+def _goes_on(fifo: Path) -> None:
+    """Whoever waits to read it goes on, and finds no file there any more."""
+    fd = os.open(fifo, os.O_WRONLY)
+    fifo.unlink()
+    os.close(fd)
+
+
+def test_a_decision_is_the_same_when_it_is_read_back() -> None:
+    decided: Decision = Decisions().add(Kind.DARK, "nothing serves", why="the card is full", passing=True, pid=7)
+    assert plain(read(plain(decided))) == plain(decided)
