@@ -1,8 +1,8 @@
 """One request to one engine, bytes unharmed both ways.
 
 Every request has a connection of its own: of a kept one nobody can tell, when it breaks, whether the engine has seen
-the request (and eight idle ones keep NInfer from accepting a ninth). A request is sent once. Only one whose connection
-was never made (`NeverConnected`) may be sent again.
+the request (and eight idle ones keep NInfer from accepting a ninth). A request is sent once. Only one that the engine
+can't have seen (`NeverSeen`) may be sent again: the connection was never made, or that run of it had ended before.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from slotproxy.outcomes import Outcome, Record
 from slotproxy.payload import Piece
 from slotproxy.protocols import MARKED, ApiError
 from slotproxy.reply import Reply
+from swap.ends import Moment
 
 _CONNECT_LIMIT = 10.0  # seconds
 _LINGER = 2.0  # seconds that an engine has, after its end marker, to end the answer itself
 _SLICE = 256 * 1024  # bytes of a body that are written at once: a write copies, and others wait meanwhile
+_NOTHING_CAME = "without sending a response"  # in httpx's words; else something came that is no HTTP
 _KEPT = 4096  # bytes of an engine's error that are looked at for what they say of the engine
 _TOLD = 64 * 1024  # bytes of an engine's error that are read, when it has to be told in-band
 
 
-class NeverConnected(Exception):
-    """The engine can't have seen the request."""
+class NeverSeen(Exception):
+    """The engine can't have seen the request. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Exchange:
     def __init__(self, client: httpx.AsyncClient, engine: Engine, call: Call, reply: Reply, record: Record) -> None:
         self.engine = engine
         self.call = call
+        self.sent = Moment()
         self._asked = False  # the engine may have seen the request
         self._ended = False  # it has ended its answer
         self._closed = False  # it has closed the connection, or not even made it
@@ -90,20 +93,20 @@ class Exchange:
     async def open(self) -> None:
         """Ask, and wait until the engine answers; to a client that is kept waiting by pings, until the first byte.
 
-        Raises NeverConnected, or ApiError when there is no answer.
+        Raises NeverSeen, or ApiError when there is no answer.
         """
         request = self._request()
-        self._asked = True
+        self.sent, self._asked = Moment(), True
         try:
             async with asyncio.timeout(self._idle_limit):
                 self._response = await self._client.send(request, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             self._asked, self._closed = False, isinstance(error, httpx.ConnectError)
-            raise NeverConnected(str(error) or "timed out") from None
+            raise NeverSeen(str(error) or "timed out") from None
         except TimeoutError:
             raise self._failed(504, "timed_out", f"sent nothing for {self._idle_limit:g} s") from None
         except httpx.TransportError as error:
-            self._closed = True
+            self._closed = not isinstance(error, httpx.RemoteProtocolError) or _NOTHING_CAME in str(error)
             raise self._failed(502, "no_answer", f"closed the connection without an answer ({error})") from None
         self._chunks = self._response.aiter_raw()
         if self._reply.started:

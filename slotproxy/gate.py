@@ -140,14 +140,17 @@ class SlotGate:
 
     # ---------------------------------------------------------------------------------------------- requests
 
-    async def enter(self, slot: SlotSettings, *, size: int, within: float | None = None) -> Answer:
+    async def enter(
+        self, slot: SlotSettings, *, size: int, within: float | None = None, again: Place | None = None
+    ) -> Answer:
         """Wait for a turn, or for the card, at most `slot.max_hold` seconds and at most `within`.
 
-        `size`: the bytes that are held meanwhile. Cancelled (the client left): its place in the line and its bytes are
-        free at once, and a place that it had just got goes to the next. Run in a task of its own, the task's result
-        must not be thrown away: a `Place` in it has to be left.
+        `size`: the bytes that are held meanwhile. `again`: a place that it had and couldn't use; that is left, and it
+        comes before the others of its slot. Cancelled (the client left): its place in the line and its bytes are free
+        at once, and a place that it had just got goes to the next. Run in a task of its own, the task's result must
+        not be thrown away: a `Place` in it has to be left.
         """
-        ticket = self._arrive(slot, size)
+        ticket = self._arrive(slot, size, again)
         patience = slot.max_hold if within is None else min(slot.max_hold, within)
         timer = asyncio.get_running_loop().call_later(patience, self._expire, ticket)
         try:
@@ -158,15 +161,17 @@ class SlotGate:
         finally:
             timer.cancel()
 
-    def _arrive(self, slot: SlotSettings, size: int) -> _Ticket:
+    def _arrive(self, slot: SlotSettings, size: int, again: Place | None) -> _Ticket:
         """A ticket that is answered already (let in, or refused), or waits in its slot's line."""
         ticket = _Ticket(slot, size, self._now(), asyncio.get_running_loop().create_future())
         if self._refusal is not None:
             ticket.answer.set_result(self._refusal)
             return ticket
-        self._turns.add(ticket)
+        self._turns.add(ticket, first=again is not None)
+        if again is not None:
+            again.leave()
         self._admit_next()
-        if not ticket.answer.done() and (limit := self._limit_passed(slot)):
+        if again is None and not ticket.answer.done() and (limit := self._limit_passed(slot)):
             self._turns.remove(ticket)
             ticket.answer.set_result(Refused(429, limit, self._retry_after()))
         return ticket

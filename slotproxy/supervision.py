@@ -8,6 +8,7 @@ from typing import Protocol
 
 from slotproxy.config import SlotSettings
 from slotproxy.gate import Place, SlotGate
+from swap.ends import Moment
 
 OURS = SlotSettings("(health)", priority=10**9)
 """The slot of our own questions: no configured name has parentheses, and nobody goes before it."""
@@ -21,6 +22,8 @@ class Supervision(Protocol):
     def error(self, run: str, why: str) -> bool: ...
 
     def unreached(self, run: str) -> None: ...
+
+    async def ended_before(self, engine: str, run: str, sent: Moment) -> bool: ...
 
     async def examine(self, run: str) -> None: ...
 
@@ -36,6 +39,9 @@ class Unsupervised:
 
     def unreached(self, run: str) -> None:
         pass
+
+    async def ended_before(self, engine: str, run: str, sent: Moment) -> bool:  # noqa: ARG002
+        return False
 
     async def examine(self, run: str) -> None:
         pass

@@ -64,8 +64,13 @@ class Turns(Generic[W]):
         """How many of that slot wait."""
         return len(self._lines.get(slot, ()))
 
-    def add(self, waiter: W) -> None:
-        self._lines.setdefault(waiter.slot.name, {})[waiter] = None
+    def add(self, waiter: W, *, first: bool = False) -> None:
+        """`first`: before all others of its slot, as it has had a turn already, and could do nothing with it."""
+        line = self._lines.setdefault(waiter.slot.name, {})
+        if first:
+            self._lines[waiter.slot.name] = {waiter: None, **line}
+        else:
+            line[waiter] = None
         self.bytes += waiter.size
 
     def remove(self, waiter: W) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from dataclasses import dataclass
 
 import httpx
@@ -13,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from engines.spec import Api, Engine, Settling
 from slotproxy.arrival import Held, Room, read_body, request_id, slot_of
 from slotproxy.config import Settings, SlotSettings
-from slotproxy.forward import Call, Exchange, NeverConnected
+from slotproxy.forward import Call, Exchange, NeverSeen
 from slotproxy.gate import Answer, Expired, Place, Refused, SlotGate
 from slotproxy.models import Models
 from slotproxy.outcomes import Outcome, Outcomes, Record
@@ -27,7 +28,7 @@ from slotproxy.supervision import Supervision
 
 _LOGGED = 100  # characters of a model's name
 _RETRY_LATER = 5.0  # seconds: whoever waited so long already may as well come back soon
-_RECONNECT = (0.2, 1.0)  # seconds until a request whose connection was never made waits for a place again
+_AGAIN = (0.2, 1.0)  # seconds until a request that the engine can't have seen waits for a place again: at first, then
 _GENERATING = frozenset((Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES))  # what a slot's defaults are for
 
 
@@ -155,22 +156,28 @@ class Visit:
         await self._read()
         if self._api is Api.OTHER and self._scope["method"] in ("GET", "HEAD"):
             return await self._ask_aside(self._engine(self._house.gate.view().engine), slot)
-        for pause in (*_RECONNECT, None):
-            place = await self._enter(slot)
+        pauses = itertools.chain(_AGAIN, itertools.repeat(_AGAIN[-1]))
+        place = await self._enter(slot)
+        while True:
             try:
                 return await self._ask(self._engine(place.engine), place.cut, slot)
-            except NeverConnected as error:
-                place.leave()
-                if pause is None:
+            except NeverSeen as error:
+                if self._record.held >= slot.max_hold:
                     raise _unreachable(place.engine, error) from None
-            await unless(asyncio.sleep(pause), gone(self._receive))
-        raise AssertionError  # the last round returns or raises
+            await self._pause(place, min(next(pauses), slot.max_hold - self._record.held))
+            place = await self._enter(slot, again=place)
+
+    async def _pause(self, place: Place, seconds: float) -> None:
+        """Keep the place a while, so that nobody else runs into the same; a swap need not wait for it."""
+        place.settle()
+        await unless(asyncio.sleep(seconds), gone(self._receive), beat=self._beat())
+        self._record.held += seconds
 
     async def _ask_aside(self, engine: Engine, slot: SlotSettings) -> Outcome:
         """Ask without a place: what only looks keeps nobody waiting."""
         try:
             return await self._ask(engine, asyncio.Event(), slot)
-        except NeverConnected as error:
+        except NeverSeen as error:
             raise _unreachable(engine.name, error) from None
 
     async def _read(self) -> None:
@@ -193,9 +200,9 @@ class Visit:
         self._record.model = (self._payload.model or "")[:_LOGGED]
         self._house.models.check(self._payload.model)
 
-    async def _enter(self, slot: SlotSettings) -> Place:
+    async def _enter(self, slot: SlotSettings, *, again: Place | None = None) -> Place:
         """Wait for a place, at most as long as the slot allows. Raises ApiError, ClientGone."""
-        answer = await unless(self._entered(slot), gone(self._receive), beat=self._beat())
+        answer = await unless(self._entered(slot, again), gone(self._receive), beat=self._beat())
         match answer:
             case Place():
                 return answer
@@ -205,9 +212,9 @@ class Visit:
                 code = "too_many_requests" if answer.status == 429 else "unavailable"
                 raise ApiError(answer.status, answer.reason, code, answer.retry_after)
 
-    async def _entered(self, slot: SlotSettings) -> Answer:
+    async def _entered(self, slot: SlotSettings, again: Place | None) -> Answer:
         within = max(0.0, slot.max_hold - self._record.held)
-        answer = await self._house.gate.enter(slot, size=self._record.received, within=within)
+        answer = await self._house.gate.enter(slot, size=self._record.received, within=within, again=again)
         match answer:
             case Place():
                 self._place = answer  # known here already, so that it is left even if nobody takes the result
@@ -226,18 +233,30 @@ class Visit:
         return Beat(first, limits.ping_every, self._reply.keep_alive)
 
     async def _ask(self, engine: Engine, cut: asyncio.Event, slot: SlotSettings) -> Outcome:
-        """The exchange with the engine. Raises NeverConnected, ApiError, ClientGone, Cut."""
+        """The exchange with the engine. Raises NeverSeen, ApiError, ClientGone, Cut."""
         self._record.engine = engine.name
         call = self._call(engine, slot)
         self._exchange = exchange = Exchange(self._house.client, engine, call, self._reply, self._record)
         # Once pings have begun they go on until the engine's first byte: a prefill is as silent as a queue.
         beat = self._beat() if self._reply.started else None
         try:
-            await unless(exchange.open(), gone(self._receive), cut_off(cut), beat=beat)
+            await unless(self._open(exchange), gone(self._receive), cut_off(cut), beat=beat)
             return await unless(exchange.relay(), gone(self._receive), cut_off(cut))
         finally:
             await exchange.close()
             self._report(exchange)
+
+    async def _open(self, exchange: Exchange) -> None:
+        """Raises NeverSeen also where the connection was made, by who stood there for an engine that had ended."""
+        try:
+            await exchange.open()
+        except ApiError as error:
+            place = self._place
+            if place is None or not exchange.unanswered:
+                raise
+            if await self._house.supervision.ended_before(place.engine, place.run, exchange.sent):
+                raise NeverSeen(error.message) from None
+            raise
 
     def _report(self, exchange: Exchange) -> None:
         """What this says of the engine."""
@@ -273,5 +292,5 @@ class Visit:
         )
 
 
-def _unreachable(engine: str, error: NeverConnected) -> ApiError:
+def _unreachable(engine: str, error: NeverSeen) -> ApiError:
     return ApiError(502, f"{engine} can't be reached: {error}", "unreachable", outcome=Outcome.FAILED)

@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -68,7 +69,8 @@ class DockerContainer:
             return Sight(Status.ABSENT)
         await self._refuse_foreign(found.container)
         self._id = found.container["Id"]
-        return sight_of(found)
+        sight = sight_of(found)
+        return sight if self._docker.address.startswith("unix://") else replace(sight, finished_at="")
 
     async def running(self) -> Recipe | None:
         sight = await self.look()
@@ -286,7 +288,13 @@ def sight_of(found: Inspection) -> Sight:
         recipe=created_recipe(found.container, found.image),
         owner=f"compose {project}/{labels.get(LABEL + 'service')}" if project else "docker run",
         tag_id=found.tag_id,
+        finished_at=state["FinishedAt"] if status is Status.EXITED and _alone(found) else "",
     )
+
+
+def _alone(found: Inspection) -> bool:
+    """Do all of its processes end with the first? (Among the host's processes they needn't.)"""
+    return not found.container["HostConfig"].get("PidMode")
 
 
 def _up(found: Inspection) -> bool:

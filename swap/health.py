@@ -22,6 +22,7 @@ import structlog
 from engines.spec import Engine
 from swap import examination
 from swap.decisions import Kind
+from swap.ends import Moment, ended_before
 from swap.examination import How, Said
 from swap.hands import Hands
 from swap.known import run_of
@@ -77,6 +78,10 @@ class Health:
         """
         if run == self._run and not self._of(run).failures:
             self._hurry.set()
+
+    async def ended_before(self, engine: str, run: str, sent: Moment) -> bool:
+        """Whether that run is proven to have ended before a request was sent to it."""
+        return await ended_before(self.hands.runtimes[engine], run, sent)
 
     async def examine(self, run: str) -> None:
         """Ask it until it answers, or is given up; who asks has a place at the engine. Bounded, and never raises."""

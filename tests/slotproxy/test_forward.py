@@ -353,12 +353,15 @@ async def test_an_engine_that_gives_no_answer_has_seen_the_request_once(how: str
     assert len(up.seen) == 1
 
 
-async def test_an_engine_that_cannot_be_reached_is_tried_again_and_then_told() -> None:
+async def test_an_engine_that_cannot_be_reached_is_tried_again_as_long_as_the_slot_holds_and_then_told() -> None:
     async with Upstream(saying()) as up:
         url = up.url
-    async with proxied(engine(url)) as proxy, browser() as client:
+    slots = {"anonymous": SlotSettings("anonymous", max_hold=0.5)}
+    async with proxied(engine(url), slots=slots) as proxy, browser() as client:
+        began = time.monotonic()
         answer = await client.post(proxy.url + CHAT, json=ask())
         assert answer.status_code == 502
+        assert time.monotonic() - began >= 0.5
         assert "strata can't be reached" in answer.json()["error"]["message"]
         await proxy.counted(Outcome.FAILED)
 

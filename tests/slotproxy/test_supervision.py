@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import time
 
 import pytest
 
@@ -13,6 +14,7 @@ from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Settling
 from slotproxy.config import Limits
 from slotproxy.gate import Place, SlotGate
 from slotproxy.supervision import OURS, place_of_ours, taken
+from swap.ends import Moment
 from tests.slotproxy.rig import (
     ALL_APIS,
     ANYONE,
@@ -42,11 +44,13 @@ ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}
 
 
 class Heard:
-    """Takes down what it is told; `examined` lasts until `well` is set."""
+    """Takes down what it is told; it examines until `well` is set. `dead`: had the run ended before the request?"""
 
-    def __init__(self) -> None:
+    def __init__(self, *, dead: bool = False) -> None:
         self.told: list[str] = []
         self.well = asyncio.Event()
+        self.dead = dead
+        self.sent: list[float] = []  # when what was asked about was sent
 
     def answered(self, run: str) -> None:
         self.told.append(f"{run}: answered")
@@ -57,6 +61,11 @@ class Heard:
 
     def unreached(self, run: str) -> None:
         self.told.append(f"{run}: unreached")
+
+    async def ended_before(self, engine: str, run: str, sent: Moment) -> bool:
+        assert (engine, run) == ("strata", RUN)
+        self.sent.append(sent.steady)
+        return self.dead
 
     async def examine(self, run: str) -> None:
         self.told.append(f"{run}: examined")
@@ -201,3 +210,64 @@ async def test_a_place_of_ours_is_the_next_one_and_no_drain_waits_for_it() -> No
         second = await waiting
         assert isinstance(second, Place)
         second.leave()
+
+
+# ------------------------------------------------------------------------------------------------- a dying engine
+
+
+async def test_a_request_that_a_dead_engine_cannot_have_seen_waits_for_the_next_run_before_all_others() -> None:
+    """Docker's proxy accepts for a dead container, and closes."""
+    heard, answers = Heard(dead=True), [b"", b"", whole(OK), whole(OK)]
+
+    async def behave(talk: Conversation, _: Seen) -> None:
+        await talk.send(answers.pop(0))
+
+    async with (
+        Upstream(behave) as up,
+        proxied(engine(up.url), supervision=heard) as proxy,
+        browser(proxy.url) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+        began = time.monotonic()
+        first = tasks.create_task(client.post(CHAT, json=ask(n=1)))
+        await eventually(lambda: len(up.seen) == 1)
+        second = tasks.create_task(client.post(CHAT, json=ask(n=2)))
+        assert ((await first).status_code, (await second).status_code) == (200, 200)
+    assert [seen.json["n"] for seen in up.seen] == [1, 1, 1, 2]
+    assert len(heard.sent) == 2
+    assert began <= heard.sent[0] < heard.sent[1]
+
+
+async def test_a_request_that_the_engine_may_have_seen_is_not_sent_again() -> None:
+    heard = Heard(dead=False)
+    async with Upstream(saying()) as up, proxied(engine(up.url), supervision=heard) as proxy:
+        async with browser(proxy.url) as client:
+            answer = await client.post(CHAT, json=ask())
+        await proxy.idle()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "no_answer")
+    assert (len(up.seen), len(heard.sent)) == (1, 1)
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n\r\n", SSE, whole(OK)[:-5]])
+async def test_once_a_byte_of_an_answer_has_come_nobody_asks_whether_it_was_seen(answer: bytes) -> None:
+    heard = Heard(dead=True)
+    async with Upstream(saying(answer)) as up, proxied(engine(up.url), supervision=heard) as proxy:
+        async with Client.at(proxy.port) as client:
+            await client.post(CHAT, ask(stream=True), b"connection: close")
+            await client.rest()
+        await proxy.idle()
+    assert len(up.seen) == 1
+
+
+async def test_a_swap_does_not_wait_for_who_waits_to_try_again() -> None:
+    heard = Heard(dead=True)
+    async with (
+        Upstream(saying()) as up,
+        proxied(engine(up.url), supervision=heard) as proxy,
+        Client.at(proxy.port) as client,
+    ):
+        await client.post(CHAT, ask())
+        await eventually(lambda: proxy.gate.view().settling == 1)
+        proxy.gate.close()
+        assert await proxy.gate.drained(0)
+        await eventually(lambda: proxy.gate.view().waiting == 1)
