@@ -31,11 +31,13 @@ from slotproxy.gate import SlotGate
 from slotproxy.outcomes import Outcomes
 from slotproxy.server import Server
 from slotproxy.server import config as client_config
+from slotproxy.supervision import supervise
 from slotproxy.systemd import Systemd, in_a_line
 from swap.checks import Checker
 from swap.controller import Controller
 from swap.hands import BACKOFF, Hands, Times
 from swap.hashing import Hasher
+from swap.health import Health
 from swap.journal import FileJournal
 from swap.kept import keep_proven
 from swap.leaving import leave
@@ -64,6 +66,7 @@ class Daemon:
     docker: Docker | None
     readiness: Readiness
     ending: Ending
+    health: Health
     broken: bool = False  # a part of it has failed, and took the whole along
 
     @contextlib.asynccontextmanager
@@ -93,7 +96,7 @@ class Daemon:
     async def serve_clients(self, listening: socket.socket, up: Callable[[], None] = lambda: None) -> None:
         """The client port, until the end begins; then requests end. `up` is called once it accepts connections."""
         async with engine_client() as client, asyncio.TaskGroup() as tasks:
-            app = build_app(self.settings, self.gate, client, outcomes=self.outcomes)
+            app = build_app(self.settings, self.gate, client, outcomes=self.outcomes, supervision=self.health)
             server = Server(client_config(app), up)
             serving = tasks.create_task(self._part("the client port", server.serve([listening])), name="clients")
             await self.ending.stop.wait()
@@ -116,7 +119,9 @@ class Daemon:
         try:
             async with asyncio.TaskGroup() as tasks:
                 working = tasks.create_task(self.controller.run(), name="card")
+                looking = tasks.create_task(self.health.run(), name="health")
                 await self.ending.stop.wait()
+                looking.cancel()
                 self.ending.begin(self.settings.stop_limit)
                 await self.ending.wait(leave(self.controller), self.ending.left(keep=4))
                 working.cancel()
@@ -190,7 +195,7 @@ def build(settings: Settings, ending: Ending) -> Daemon:
     hasher.pause = lambda: clients_wait(controller, gate)
     evidence = EvidenceDesk(settings, controller, checker, ledger, card, gate, readiness)
     desk = Desk(settings, controller, checker, ledger, card, gate, evidence, docker)
-    return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, ending)
+    return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, ending, supervise(controller, gate))
 
 
 def clients_wait(controller: Controller, gate: SlotGate) -> bool:

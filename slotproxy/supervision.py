@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 from slotproxy.config import SlotSettings
 from slotproxy.gate import Place, SlotGate
+from swap.controller import Controller
 from swap.ends import Moment
+from swap.health import Health
 
 OURS = SlotSettings("(health)", priority=10**9)
 """The slot of our own questions: no configured name has parentheses, and nobody goes before it."""
@@ -45,6 +48,17 @@ class Unsupervised:
 
     async def examine(self, run: str) -> None:
         pass
+
+
+def supervise(controller: Controller, gate: SlotGate) -> Health:
+    """Of whatever the controller has serving, by way of this gate."""
+    return Health(
+        controller.hands,
+        lambda: controller.state,
+        controller.useless,
+        partial(taken, gate),
+        partial(place_of_ours, gate),
+    )
 
 
 def taken(gate: SlotGate) -> int:

@@ -21,12 +21,11 @@ import structlog
 
 from engines.spec import Engine
 from swap import examination
-from swap.decisions import Kind
 from swap.ends import Moment, ended_before
 from swap.examination import How, Said
 from swap.hands import Hands
 from swap.known import run_of
-from swap.moves import Unit
+from swap.moves import Check, Unit
 from swap.ports import Fault
 from swap.state import State, moving
 from swap.strikes import Limits, Strikes
@@ -42,7 +41,7 @@ class Health:
     """Of whatever serves. A run is named as the gate names it.
 
     `taken`: how many places at the engine are, also by requests whose clients have left. `place(seconds)`: one for us;
-    it gives whether it was to be had in that time. `useless` tells the machine.
+    it gives whether it was to be had in that time. `useless` tells the machine, and the event log.
     """
 
     hands: Hands
@@ -172,7 +171,6 @@ class Health:
             return
         if run != self._run or not self.hands.known[unit].same_run(sight):
             return
-        self.hands.decisions.add(Kind.USELESS, f"{unit.label} runs and serves nobody", why=why, pair=unit.label)
         self._strikes = Strikes(run)
         self.useless(unit, why)
         deadline = _now() + TAKEN_AWAY
@@ -185,7 +183,8 @@ class Health:
     def _run(self) -> str:
         """What serves and is to be looked after; empty: nothing, or the card is on its way to another."""
         state = self.state()
-        if state.serving is None or state.closed or moving(state):
+        on_its_way = moving(state) and not isinstance(state.doing, Check)
+        if state.serving is None or state.closed or on_its_way:
             return ""
         return run_of(state.serving, self.hands.known[state.serving])
 

@@ -18,6 +18,7 @@ from slotproxy.control_client import Control, Lost, Refused
 from slotproxy.daemon import Daemon
 from slotproxy.ending import Ending
 from slotproxy.outcomes import Outcomes
+from slotproxy.supervision import supervise
 from swap.readiness import Readiness
 from swap.state import phase
 from tests.slotproxy.office import Office
@@ -37,7 +38,8 @@ async def served(office: Office) -> AsyncIterator[tuple[httpx.AsyncClient, async
     """The daemon without its client port: its control API at `control.sock`, and what stops it."""
     stop = asyncio.Event()
     settings, gate = office.desk.settings, office.slots
-    daemon = Daemon(settings, office.controller, office.desk, gate, Outcomes(), None, Readiness(), Ending(stop))
+    ending, health = Ending(stop), supervise(office.controller, gate)
+    daemon = Daemon(settings, office.controller, office.desk, gate, Outcomes(), None, Readiness(), ending, health)
     office.strata.run(office.strata.recipes["current"])
     await office.verify("strata:current", "ninfer:v2")
     transport = httpx.AsyncHTTPTransport(uds=str(settings.control))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from engines.spec import Engine
-from swap.decisions import Kind
 from swap.health import Health
 from swap.known import run_of
 from swap.moves import Unit
@@ -140,16 +139,6 @@ async def test_case_33_an_engine_that_lost_the_card_is_given_up(world: World) ->
         await made.client_gets("HTTP 500: CUDA error")
         assert len(made.given_up) == 1
         assert "no CUDA-capable device" in made.given_up[0]
-
-
-@in_simulated_time
-async def test_giving_up_stands_in_the_event_log_with_its_reason(world: World) -> None:
-    async with ward(world) as made:
-        made.completion = UNAVAILABLE
-        await made.client_gets("HTTP 503: unavailable")
-        (decision,) = [one for one in world.hands.decisions.last() if one.kind is Kind.USELESS]
-        assert decision.text == "ninfer:v2 runs and serves nobody"
-        assert "errors in a row: 3" in decision.why
 
 
 @in_simulated_time

@@ -33,6 +33,9 @@ knob has both: NINFER_SIM_LOAD_S is `--sim-load-s`. Times in seconds; sizes in b
     HANG_AFTER_TOKENS                     is silent from then on, until that client leaves
     ERROR_AFTER_TOKENS                    ends that request with an error, in a stream as an event and without `[DONE]`
     FAIL_AFTER_REQUESTS                   an engine-wide failure after so many requests: 503 `unavailable` for ever
+    FAILURE_FILE                          a file that the next request takes away: `unavailable` in it is that failure,
+                                          `lost` an engine whose container has lost the card: 500, a CUDA error, and
+                                          a good /health. Either lasts as long as this process
     LYING_HEALTH                          1: /health says 200 all the same (older builds)
     IGNORE_SIGTERM                        1: SIGTERM does nothing, also when it is ready
 

@@ -79,22 +79,32 @@ class Engine:
         self._turn = threading.Condition()
         self._line: deque[Job] = deque()  # those that run come first
         self._seen = 0
+        self._failure = ""  # until this process ends
 
     @property
     def failed(self) -> bool:
         """An engine-wide failure has happened: only a new process helps."""
         limit = self._knobs.fail_after_requests
-        return limit is not None and self._seen >= limit
+        return self._failure == "unavailable" or (limit is not None and self._seen >= limit)
 
     def enter(self, job: Job) -> None:
         """Join the line; `leave` must follow. Raises Refused."""
         with self._turn:
+            self._take_failure()
             if self.failed:
                 raise Refused("unavailable")
+            if self._failure:
+                raise Refused("lost")
             self._seen += 1
             if len(self._line) >= self._room:
                 raise Refused("overloaded")
             self._line.append(job)
+
+    def _take_failure(self) -> None:
+        file = self._knobs.failure_file
+        if file is not None and file.exists():
+            self._failure = file.read_text().strip()
+            file.unlink()
 
     def leave(self, job: Job) -> None:
         with self._turn:

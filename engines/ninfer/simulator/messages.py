@@ -23,6 +23,7 @@ class Messages(Shape):
         "overloaded": (529, "server_overloaded"),
         "timeout": (504, "request_queue_timeout"),
         "unavailable": (503, "unavailable"),
+        "lost": (500, "internal_error"),
         "failed": (500, "internal_error"),
     }
 

@@ -64,6 +64,7 @@ class Knobs:
     hang_after_tokens: int | None = None
     error_after_tokens: int | None = None
     fail_after_requests: int | None = None
+    failure_file: Path | None = None
     lying_health: bool = False
     ignore_sigterm: bool = False
 

@@ -30,6 +30,7 @@ _EXPLAINED = {
     "overloaded": "the server is at its limit of running and waiting requests",
     "timeout": "the request waited too long for its turn",
     "unavailable": "the engine has failed and takes no more requests",
+    "lost": "CUDA error: no CUDA-capable device is detected",
     "failed": "the engine failed in the middle of this request",
 }
 

@@ -153,6 +153,7 @@ OPENAI_STATUSES = {
     "overloaded": (429, "server_overloaded"),
     "timeout": (503, "request_queue_timeout"),
     "unavailable": (503, "unavailable"),
+    "lost": (500, "internal_error"),
     "failed": (500, "internal_error"),
 }
 
