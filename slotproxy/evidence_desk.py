@@ -88,12 +88,12 @@ class EvidenceDesk:
         return await image_gone(runtime, self.ledger.evidence(), pair.label)
 
     async def adopt(self, engine: str, *, rehash: bool = False, say: Say = nobody) -> Json:
-        """Evidence from the engine that serves now: its files, its recipe, and a completion that it answers."""
+        """Evidence from the engine that serves now: its files, its recipe, and a completion that it answers.
+
+        What runs and was refused serves from then on.
+        """
         named(self.settings, engine, None)
-        serving = self.controller.state.serving
-        if serving is None or serving.engine != engine:
-            now = f"{serving.label} serves" if serving else "nothing serves"
-            raise Refusal(f"{engine} isn't serving: {now}", "only what serves now can be adopted", 3)
+        serving = self._runs(engine)
         known = self.controller.hands.known[serving]
         if known.pair is None:
             mend = f"see `slotctl plan to-{engine}` for what differs, and correct the configuration"
@@ -135,19 +135,32 @@ class EvidenceDesk:
         await STATE.run(partial(self.ledger.record, evidence), "the ledger's disk", WRITE_LIMIT)
         await keep_proven(self.controller.hands.runtimes, [evidence], pauses=())
         known.standing = await self.checker.standing_of(subject, known.pair.label)
+        self.controller.proven(serving)
         return {"code": 0, "text": f"{known.pair.label} is verified: it serves now ({time.monotonic() - began:.1f} s)"}
+
+    def _runs(self, engine: str) -> Unit:
+        """What serves, or runs and was refused while nothing serves. Raises Refusal."""
+        state = self.controller.state
+        if state.serving is not None and state.serving.engine == engine:
+            return state.serving
+        if state.person and (refused := next((unit for unit in state.up if unit.engine == engine), None)):
+            return refused
+        now = f"{state.serving.label} serves" if state.serving else "nothing serves"
+        raise Refusal(f"{engine} isn't serving: {now}", "only what serves now can be adopted", 3)
 
     async def _expect_same(self, unit: Unit, run: tuple[str, str], subject: Subject) -> None:
         """Raises Refusal unless what was hashed and asked is what serves still, in that very run."""
         sight = await self.controller.hands.runtimes[unit.engine].look()
-        if not sight.running or (sight.id, sight.started_at) != run or self.controller.state.serving != unit:
+        if not sight.running or (sight.id, sight.started_at) != run or unit not in self.controller.state.up:
             raise Refusal(f"{unit.label} was stopped meanwhile", "adopt it when it serves; nothing was recorded", 3)
         if not await self.checker.unchanged(subject):
             mend = f"when nobody writes them: swap to another engine, then `slotctl swap to-{unit.label} --trial`"
             raise Refusal(f"the files of {unit.label} changed meanwhile; nothing was recorded", mend, 3)
 
     async def _probe(self, engine: Engine) -> Answered:
-        """A completion as long as a trial's, with a place at the gate like any request."""
+        """A completion as long as a trial's, with a place at the gate like any request (while one serves)."""
+        if self.controller.state.serving is None:
+            return await self._generates(engine)
         place = await self.gate.enter(PROBE, size=0)
         if not isinstance(place, Place):
             raise Refusal(f"{engine.name} could not be asked: {place.reason}", "try again", 3)
@@ -156,12 +169,16 @@ class EvidenceDesk:
                 raise Refusal(
                     f"{engine.name} serves no more: {place.engine} does", "only what serves can be adopted", 3
                 )
+            return await self._generates(engine)
+        finally:
+            place.leave()
+
+    async def _generates(self, engine: Engine) -> Answered:
+        try:
             return await self.readiness.generates(engine, engine.trial_tokens)
         except Fault as fault:
             what = f"{engine.name} answered no completion of {engine.trial_tokens} tokens: {fault.what}"
             raise Refusal(what, "look at its log; nothing was recorded", 3) from fault
-        finally:
-            place.leave()
 
 
 def _said(one: Evidence) -> Json:

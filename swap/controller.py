@@ -127,8 +127,9 @@ class Controller:
         self._events.put_nowait(Useless(unit, why))
 
     def proven(self, unit: Unit) -> None:
-        """What runs and was refused has evidence now: it may serve."""
-        self._events.put_nowait(Up(0, unit, fit=True))
+        """What runs has evidence now: where it was refused, it may serve."""
+        if self.state.person and unit in self.state.up:
+            self._events.put_nowait(Up(0, unit, fit=True))
 
     async def stage(self, engine: str, pair: Pair) -> Sight:
         """Make a stopped engine's container what the pair declares. Raises Fault: it runs, a swap is under way, …"""

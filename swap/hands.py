@@ -44,18 +44,7 @@ from swap.moves import (
     Up,
     Warm,
 )
-from swap.ports import (
-    Card,
-    Fault,
-    Foreign,
-    Gate,
-    Journal,
-    Recipe,
-    Runtime,
-    Sight,
-    Unfinished,
-    Unreachable,
-)
+from swap.ports import Card, Fault, Foreign, Gate, Journal, Recipe, Runtime, Sight, Unfinished, Unreachable
 from swap.readiness import Readiness
 from swap.reading import Reading
 from swap.room import lacking

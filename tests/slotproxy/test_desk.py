@@ -265,6 +265,22 @@ async def test_what_serves_unverified_is_adopted_with_a_proof_of_its_own(office:
         assert (await office.desk.plan("strata", None, trial=False))["allowed"] is True
 
 
+async def test_what_runs_and_was_refused_is_adopted_and_serves_from_then_on(office: Office) -> None:
+    async with office.serving(verified=()) as controller:
+        office.strata.stop_by_hand()
+        while not controller.state.person:
+            await moment()
+        office.ninfer.start_by_hand()
+        while not controller.state.up:
+            await moment()
+        assert office.slots.view().state == "refusing"
+        assert (await office.desk.evidence.adopt("ninfer"))["code"] == 0
+        assert office.evidence_of("ninfer:v2") == [Outcome.SERVED]
+        while office.slots.view().state != "open":
+            await moment()
+        assert office.slots.view().engine == "ninfer"
+
+
 # ------------------------------------------------------------------------------------------------- plan and stage
 
 

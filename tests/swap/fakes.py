@@ -251,6 +251,7 @@ class FakeRuntime:
             return Exit(self.sight.exit_code, forced=self.sight.exit_code == 137)
         code = 137 if self._behaviour().deaf else 0
         self.told = id
+        await asyncio.sleep(grace if code else 0)
         self._maybe_unfinished("stop", lambda: self._end(code))
         self._end(code)
         return Exit(code, forced=code == 137)

@@ -12,6 +12,7 @@ nobody who calls it before he looks can miss one.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -191,6 +192,20 @@ class RuntimeContract:
         running = await _started(bed, bed.deaf)
         assert await bed.runtime.stop(running.id, 1.0) == Exit(137, forced=True)
         assert (await bed.runtime.look()).status is Status.EXITED
+
+    async def test_only_what_was_told_to_stop_and_still_runs_is_ending(self, bed: RuntimeBed) -> None:
+        began = time.time()
+        running = await _started(bed, bed.deaf)
+        assert not await bed.runtime.ending(running.id, began)
+        async with asyncio.TaskGroup() as tasks:
+            stop = tasks.create_task(bed.runtime.stop(running.id, 2.0))
+            async with asyncio.timeout(LIMIT):
+                while not await bed.runtime.ending(running.id, began):
+                    assert not stop.done(), "nobody would know that it is being stopped"
+                    await asyncio.sleep(0.05)
+        assert not await bed.runtime.ending(running.id, began)
+        await bed.runtime.start(running.id)
+        assert not await bed.runtime.ending(running.id, began), "the one of before was told, not this run"
 
     async def test_stopping_what_is_stopped_says_how_it_ended(self, bed: RuntimeBed) -> None:
         running = await _started(bed, bed.hello)

@@ -190,7 +190,7 @@ async def test_a_stopped_engine_can_be_staged_by_hand(world: World) -> None:
 
 @in_simulated_time
 async def test_what_is_about_to_be_started_again_cant_be_staged_by_hand_and_another_can_at_once(world: World) -> None:
-    async with world.serving() as controller:
+    async with world.serving(verified=("strata:current",)) as controller:
         world.strata.behaviours["strata:1"] = Behaviour(exits=1)
         world.strata.exit(1)
         await until(lambda: controller.state.doing == Rest(controller.state.number, 5))
@@ -331,12 +331,12 @@ async def test_a_failed_trial_with_nothing_to_fall_back_on_ends_dark(world: Worl
 
 @in_simulated_time
 async def test_an_order_in_the_dark_doesnt_wait_for_the_back_off(world: World) -> None:
-    async with world.serving() as controller:
+    async with world.serving(verified=("strata:current",)) as controller:
         world.strata.behaviours["strata:1"] = Behaviour(exits=1)
         world.strata.exit(1)
         await until(lambda: controller.state.attempt == 6)
         async with asyncio.timeout(10):
-            assert (await world.swap("ninfer")).code == Code.SERVES
+            assert (await world.swap("ninfer", trial=True)).code == Code.SERVES
 
 
 @in_simulated_time

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.ninfer.sample import write_artifact
-from swap import controller as controller_module
+from swap import recorder
 from swap.moves import Code
 from swap.ports import Fault, Mount, Outcome
 from tests.simulated_time import in_simulated_time
@@ -92,7 +92,7 @@ async def test_a_disk_that_hangs_under_the_ledger_holds_up_nothing(
 ) -> None:
     """In real time: a simulated clock stands still while a thread works."""
     hangs = threading.Event()
-    monkeypatch.setattr(controller_module, "WRITE_LIMIT", 0.2)
+    monkeypatch.setattr(recorder, "WRITE_LIMIT", 0.2)
     monkeypatch.setattr(world.ledger, "record", lambda evidence: hangs.wait(60) or None)
     async with world.running(verified=()):
         ended = await world.swap("strata", trial=True)

@@ -73,6 +73,7 @@ WITHOUT: list[tuple[str, Callable[..., Any], str]] = [
     ("in_the_way", lambda state, goal: frozenset(), "is up"),
     ("must_inspect", lambda state, goal: False, "without a good inspection"),
     ("must_drain", lambda state, victim: False, "with the gate open"),
+    ("chooses", lambda state, tried, passing: False, "for a person"),
     ("tries_again", lambda state, passing: False, "for a person"),
 ]
 

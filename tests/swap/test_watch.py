@@ -49,7 +49,7 @@ async def test_who_keeps_dying_is_started_again_ever_more_rarely_while_clients_w
         starts.append(now())
         await start(id)
 
-    async with world.serving() as controller:
+    async with world.serving(verified=("strata:current",)) as controller:
         monkeypatch.setattr(world.strata, "start", noted)
         world.strata.behaviours["strata:1"] = Behaviour(exits=1, log="error: no such device\n")
         world.strata.exit(1)
@@ -412,7 +412,7 @@ async def test_nothing_is_started_beside_what_came_up_while_its_files_are_hashed
 
 @in_simulated_time
 async def test_a_holder_whose_name_a_foreign_container_took_gets_no_more_requests(world: World) -> None:
-    async with world.serving():
+    async with world.serving(verified=("strata:current",)):
         taken = Foreign("strata-1 was made by project other", "rename it")
         world.strata.fail("look", taken, times=1000)
         async with asyncio.timeout(LOOK_EVERY + 2):
