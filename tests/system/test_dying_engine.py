@@ -1,0 +1,96 @@
+"""Requests that come while an engine dies: only those that it may have seen are told an error.
+
+Docker's proxy goes on accepting connections for a dead container, and the news of its death takes a while to come.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+import httpx
+import pytest
+
+from tests.system.house import LIMIT, House
+from tests.system.tenants import MODEL
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+CLIENTS = 6
+RUNS = 2
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One request: when it was begun (Unix time), and how it ended."""
+
+    began: float
+    status: int
+    text: str
+    id: str
+
+
+class Callers:
+    """Clients that ask for two tokens again and again, each on a connection of its own."""
+
+    def __init__(self, house: House) -> None:
+        self.ended: list[Ended] = []
+        self._house, self._end = house, threading.Event()
+        self._threads = [threading.Thread(target=self._run, name="client") for _ in range(CLIENTS)]
+
+    def _run(self) -> None:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+        with httpx.Client(timeout=LIMIT, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)) as client:
+            while not self._end.is_set():
+                began = time.time()
+                answer = client.post(f"{self._house.url}/v1/chat/completions", json=body)
+                self.ended.append(Ended(began, answer.status_code, answer.text, answer.headers["x-request-id"]))
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join(LIMIT)
+
+
+def test_a_container_is_killed_under_a_stream_of_requests_and_none_fails_that_was_begun_after_its_death(
+    house: House,
+) -> None:
+    deaths: list[float] = []
+    with Callers(house) as callers:
+        for _ in range(RUNS):
+            answered(house, callers, CLIENTS)
+            run = house.run_of("ninfer")
+            os.kill(house.container("ninfer")["State"]["Pid"], signal.SIGKILL)
+            house.wait(lambda run=run: house.run_of("ninfer") != run, "the next run")  # type: ignore[misc]
+            deaths.append(died(house))
+        answered(house, callers, CLIENTS)
+    failed = [one for one in callers.ended if one.status != 200]
+    assert len(failed) <= RUNS  # one place: one request may have been at the engine
+    assert all("ninfer" in one.text for one in failed)
+    wrongly = [one for one in failed if any(death <= one.began < death + LIMIT for death in deaths)]
+    assert wrongly == []
+    ids = [line["request_id"] for line in house.requests("ninfer") if line["event"] == "received"]
+    assert {ids.count(one.id) for one in callers.ended if one.status == 200} == {1}
+    assert max(ids.count(one.id) for one in callers.ended) == 1
+
+
+def answered(house: House, callers: Callers, count: int) -> None:
+    """Wait for so many more whole answers."""
+    before = len(callers.ended)
+    house.wait(lambda: sum(one.status == 200 for one in callers.ended[before:]) >= count, "answers")
+
+
+def died(house: House) -> float:
+    """When Docker saw the last run dead, in Unix time."""
+    finished: str = house.container("ninfer")["State"]["FinishedAt"]
+    return datetime.fromisoformat(f"{finished[:26].rstrip('Z')}+00:00").timestamp()
