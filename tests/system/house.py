@@ -121,6 +121,11 @@ class House:
         except OSError:
             return False
 
+    @property
+    def pid(self) -> int | None:
+        """The daemon's; None while none runs."""
+        return self._daemon.pid if self._daemon is not None else None
+
     def kill(self) -> None:
         """SIGKILL: no last words."""
         self.stop(signal.SIGKILL)
