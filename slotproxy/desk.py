@@ -21,6 +21,7 @@ from slotproxy.refusal import Refusal, named
 from swap import source
 from swap.checks import Checker, Verdict
 from swap.controller import Controller
+from swap.decisions import Kind
 from swap.drift import shown_line
 from swap.known import Known
 from swap.ledger import FileLedger
@@ -237,9 +238,11 @@ class Desk:
 
     async def hold(self, seconds: float | None) -> AsyncGenerator[Json, None]:
         """Set the hold; done when nothing is in flight any more, as PgBouncer's PAUSE is."""
-        self.gate.hold(seconds)
+        decisions = self.controller.hands.decisions
+        self.gate.hold(seconds, lambda: decisions.add(Kind.RELEASED, "the hold has expired"))
         began, said = time.monotonic(), ""
         until = "until `slotctl release`" if seconds is None else f"for {seconds:g} s"
+        decisions.add(Kind.HOLD, f"requests are held {until}", why="the operator says so")
         code, text = 0, f"requests are held {until}; none is in flight"
         while not await self.gate.drained(TICK if said else 0.0):
             elapsed, view = time.monotonic() - began, self.gate.view()
@@ -255,8 +258,10 @@ class Desk:
         yield {"done": True, "code": code, "text": text, "elapsed": time.monotonic() - began}
 
     def release(self) -> Json:
-        text = "released" if self.gate.release() else "no hold was set"
-        return {"code": 0, "text": text}
+        if not self.gate.release():
+            return {"code": 0, "text": "no hold was set"}
+        self.controller.hands.decisions.add(Kind.RELEASED, "the hold is released", why="the operator says so")
+        return {"code": 0, "text": "released"}
 
 
 def _plan(verdict: Verdict) -> Json:

@@ -296,9 +296,9 @@ class SlotGate:
 
     # -------------------------------------------------------------------------------------------- the operator's hold
 
-    def hold(self, seconds: float | None) -> None:
-        """Let nobody through until `release()`, or for so many seconds; replaces a hold that is set."""
-        self._hold.set(seconds)
+    def hold(self, seconds: float | None, expired: Callable[[], object] = lambda: None) -> None:
+        """Let nobody through until `release()`, or for so many seconds (`expired`); replaces a hold that is set."""
+        self._hold.set(seconds, expired)
 
     def release(self) -> bool:
         """End the hold; who waited goes through as the engine takes them. False: none was set."""

@@ -19,13 +19,18 @@ class Hold:
         self._ended = ended
         self._until: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._expired: Callable[[], object] = lambda: None
 
-    def set(self, seconds: float | None) -> None:
-        """Hold for so many seconds, or (None) until `release()`; replaces the hold before."""
+    def set(self, seconds: float | None, expired: Callable[[], object] = lambda: None) -> None:
+        """Hold for so many seconds, or (None) until `release()`; replaces the hold before.
+
+        `expired` is called if it ends by itself.
+        """
         self._clear()
+        self._expired = expired
         self._until = math.inf if seconds is None else self._now() + seconds
         if seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.release)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def release(self) -> bool:
         """End it. False: none was set."""
@@ -34,6 +39,10 @@ class Hold:
         self._clear()
         self._ended()
         return True
+
+    def _expire(self) -> None:
+        self.release()
+        self._expired()
 
     def left(self) -> float | None:
         """Seconds until it expires: inf if it doesn't, None if none is set."""

@@ -16,6 +16,7 @@ from datetime import datetime
 import structlog
 
 from swap.checks import Checker, Verdict
+from swap.decisions import Decisions, Kind
 from swap.moves import Found, Unit
 from swap.ports import Fault, Foreign, Journal, JournalEntry, Runtime, Sight, Unreachable
 from swap.reading import Reading
@@ -50,6 +51,7 @@ class Boot:
     meet: Callable[[str, Sight], Awaitable[Unit]]
     expect: Callable[[Verdict], Awaitable[Unit]]
     refused: set[str]
+    decisions: Decisions
 
     async def look(self, n: int) -> Found:
         """The report. Raises a passing Fault when looking again may show more."""
@@ -110,7 +112,6 @@ class Boot:
 
         Returned is that Docker couldn't be asked: then nothing is known, and the look is taken again.
         """
-        log = structlog.get_logger("slotproxy.swap")
         try:
             async with asyncio.timeout(limit):
                 done = await runtime.recover()
@@ -119,11 +120,15 @@ class Boot:
         except (Fault, TimeoutError) as error:
             why = str(error) or f"nothing came in {limit:g} s; see `docker ps -a` and Docker's log"
             self.say(f"{name}: {why}")
-            log.error("what an interrupted staging left isn't mended", engine=name, why=why)
+            self.decisions.add(
+                Kind.PERSON, f"{name}: what an interrupted staging left isn't mended", why=why, engine=name
+            )
             return None
         if done:
             self.say(f"{name}: {done}")
-            log.warning("what an interrupted staging left was mended", engine=name, done=done)
+            self.decisions.add(
+                Kind.MENDED, f"{name}: what an interrupted staging left was mended", why=done, engine=name
+            )
         return None
 
     async def served_last(self) -> str | None:
@@ -141,11 +146,12 @@ class Boot:
     async def _to_start(self, served: str | None) -> tuple[Unit | None, str]:
         """What served last, else the default; only what is verified. Raises Fault where time may mend a refusal."""
         refused: list[Verdict] = []
-        for label in dict.fromkeys(filter(None, (served, self.default))):
+        asked = {self.default: "nothing ran, and it is the default", served: "nothing ran, and it served last"}
+        for label in filter(None, dict.fromkeys((served, self.default))):
             engine, _, pair = label.partition(":")
             verdict = await self.checker.judge(engine, pair or None, trial=False, how=Reading(self.say))
             if verdict.allowed:
-                return await self.expect(verdict), ""
+                return await self.expect(verdict), asked[label]
             refused.append(verdict)
         if not refused:
             return None, "nothing runs, and no `default:` says what to start; `slotctl swap to-ENGINE` does"

@@ -18,7 +18,6 @@ import structlog
 
 from engines.spec import Engine, Pair
 from swap.answers import Answers
-from swap.decisions import Kind
 from swap.entry import entry_of, now_refused
 from swap.hands import Hands
 from swap.kept import keep_proven
@@ -123,7 +122,6 @@ class Controller:
 
     def useless(self, unit: Unit, why: str) -> None:
         """What serves answers nothing but errors any more: it is stopped, and started anew; requests wait meanwhile."""
-        self.hands.decisions.add(Kind.USELESS, f"{unit.label} is useless", why=why)
         self._events.put_nowait(Useless(unit, why))
 
     def proven(self, unit: Unit) -> None:

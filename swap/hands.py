@@ -134,7 +134,7 @@ class Hands:
     @property
     def _boot(self) -> Boot:
         asked = self.runtimes, self.checker, self.journal
-        return Boot(*asked, self.default, self.say, self.meet, self.expect, self.refused)
+        return Boot(*asked, self.default, self.say, self.meet, self.expect, self.refused, self.decisions)
 
     @property
     def _fallback(self) -> Fallback:

@@ -28,6 +28,7 @@ from swap.moves import (
     Stop,
     Unit,
     Up,
+    Useless,
 )
 from swap.state import State
 
@@ -89,6 +90,9 @@ class Telling:
                 yield from self._died(turn, turn.event)
             case Up():
                 yield from self._up(turn, turn.event)
+            case Useless(unit, why) if turn.before.serving == unit:  # who found it useless has said so
+                self._out_since = turn.now
+                yield from _again(unit, turn.after, why)
             case Found():
                 yield from self._found(turn.event)
             case Done(n) if isinstance(doing := turn.before.doing, Stop) and n == doing.n:
@@ -130,9 +134,14 @@ class Telling:
             yield _second(unit, other, how)
 
     def _found(self, found: Found) -> Iterator[Said]:
+        if (ending := found.ending) is not None:
+            why = "slotproxy had told it to stop when it ended itself"
+            yield Said(
+                Kind.MENDED, f"{ending.label} is stopped before anything is started", why, {"unit": ending.label}
+            )
         if found.keep is not None:
             self._met[found.keep] = "it ran already"
-            for other in sorted(found.up - {found.keep}):
+            for other in sorted(found.up - {found.keep, ending}):
                 self._beside.add(other)
                 yield _second(other, found.keep, "both ran already")
         elif found.start is not None:
@@ -235,6 +244,12 @@ def _answered(answer: Answer, turn: Turn) -> Iterator[Said]:
         yield Said(Kind.FAILED, f"the swap to {target} failed", answer.why)
     truth = f"{serving.label} serves" if serving else "nothing serves"
     yield Said(Kind.ANSWERED, f"the swap to {target} ended with {int(code)}: {truth}", answer.why, facts)
+
+
+def _again(unit: Unit, after: State, why: str) -> Iterator[Said]:
+    """Unless it is in doubt: then who decides it says so."""
+    if after.goal == unit and after.doubted is None:
+        yield Said(Kind.RESTARTING, f"{unit.label} is started again", why, {"unit": unit.label})
 
 
 def _second(unit: Unit, beside: Unit, how: str) -> Said:

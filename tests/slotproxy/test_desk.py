@@ -20,6 +20,7 @@ from engines.spec import GiB, Source
 from slotproxy.refusal import Refusal
 from swap import adoption
 from swap.contents import VERSION
+from swap.decisions import Kind
 from swap.moves import Rest
 from swap.ports import CardUnknown, Outcome, Unreachable
 from swap.state import phase
@@ -461,6 +462,23 @@ async def test_a_hold_returns_when_nothing_is_in_flight_and_lasts_until_it_is_re
         assert office.desk.release()["text"] == "released"
         (await waiting).leave()
         assert office.desk.release()["text"] == "no hold was set"
+
+
+async def test_a_hold_its_release_and_its_expiry_are_in_the_event_log(office: Office) -> None:
+    async with office.serving():
+        before = len(office.hands.decisions.last())
+        assert [item["code"] async for item in office.desk.hold(60.0)] == [0]
+        office.desk.release()
+        office.desk.release()
+        assert [item["code"] async for item in office.desk.hold(0.01)] == [0]
+        await until(lambda: office.hands.decisions.last()[-1].text == "the hold has expired")
+        said = [(one.kind, one.text) for one in office.hands.decisions.last()[before:]]
+        assert said == [
+            (Kind.HOLD, "requests are held for 60 s"),
+            (Kind.RELEASED, "the hold is released"),
+            (Kind.HOLD, "requests are held for 0.01 s"),
+            (Kind.RELEASED, "the hold has expired"),
+        ]
 
 
 async def test_a_hold_waits_for_requests_in_flight_with_a_sign_of_life(office: Office) -> None:

@@ -40,6 +40,17 @@ async def test_where_nothing_has_served_yet_the_default_is_started(world: World)
 
 
 @in_simulated_time
+async def test_why_this_one_is_started_is_in_the_event_log(world: World) -> None:
+    world.served("ninfer:v2")
+    async with world.running():
+        said = [(one.kind.value, one.text, one.why) for one in world.hands.decisions.last()]
+    assert said == [
+        ("starting", "ninfer:v2 is started", "nothing ran, and it served last"),
+        ("serving", "ninfer:v2 serves", "nothing ran, and it served last"),
+    ]
+
+
+@in_simulated_time
 async def test_what_served_last_and_isnt_verified_any_more_gives_way_to_the_default(world: World) -> None:
     world.served("ninfer:v3")
     async with world.running():

@@ -192,7 +192,7 @@ async def test_what_staging_left_is_mended_before_anything_is_looked_at_and_said
         assert "look" in runtime.calls[asked:]
         assert runtime.calls.count("recover") == 1
     (said,) = [line for line in world.logs if "was mended" in line["event"]]
-    assert (said["engine"], said["done"]) == ("ninfer", SAID)
+    assert (said["facts"]["engine"], said["why"]) == ("ninfer", SAID)
 
 
 @in_simulated_time

@@ -3,7 +3,24 @@
 from __future__ import annotations
 
 from swap.machine import step
-from swap.moves import Aborted, Check, Checked, Died, Done, Event, Failed, Found, Order, Ordered, Stop, Unit, Up, Warm
+from swap.moves import (
+    Aborted,
+    Check,
+    Checked,
+    Choose,
+    Died,
+    Done,
+    Event,
+    Failed,
+    Found,
+    Order,
+    Ordered,
+    Stop,
+    Unit,
+    Up,
+    Useless,
+    Warm,
+)
 from swap.state import State
 from swap.telling import Telling
 from tests.swap.test_machine import STRATA, TO_NINFER, V2, Talk
@@ -168,6 +185,37 @@ def test_an_engine_that_dies_is_told_as_failed_started_again_and_recovered_with_
     assert told.news() == [
         f"recovered: strata:current serves; nothing did for {told.clock - began:.0f} s (it was started again)"
     ]
+
+
+def test_a_useless_engine_is_told_started_again_and_recovered() -> None:
+    told = serving()
+    told.tell(Useless(STRATA, "5 errors in a row"))
+    began = told.clock
+    told.to_the_end()
+    assert told.news() == [
+        "restarting: strata:current is started again (5 errors in a row)",
+        f"recovered: strata:current serves; nothing did for {told.clock - began:.0f} s (it was started again)",
+    ]
+
+
+def test_who_is_in_doubt_is_told_by_who_decides_it() -> None:
+    told = serving()
+    told.tell(Died(STRATA, "exited with code 1")).to_the_end()
+    told.news()
+    told.tell(Died(STRATA, "exited with code 1"))
+    assert told.doing(Choose)
+    assert told.news() == ["failed: strata:current failed (it exited with code 1)"]
+
+
+def test_what_was_told_to_stop_before_we_came_is_stopped_first() -> None:
+    told = Listener()
+    told.tell(Found(told.n, frozenset({STRATA}), None, STRATA, "it served last", ending=STRATA))
+    mended, starting = told.news()
+    assert mended == (
+        "mended: strata:current is stopped before anything is started"
+        " (slotproxy had told it to stop when it ended itself)"
+    )
+    assert starting == "starting: strata:current is started (it served last)"
 
 
 def test_what_was_stopped_by_hand_is_told_so_and_is_dark() -> None:

@@ -120,7 +120,7 @@ def test_a_daemon_killed_in_the_middle_of_a_staging_makes_the_old_container_agai
     house._env["SLOTPROXY_COMPOSE"] = real
     house.serve()
     (said,) = [line for line in house.log() if "was mended" in line["event"]]
-    assert (said["engine"], "made again" in said["done"]) == ("ninfer", True)
+    assert (said["facts"]["engine"], "made again" in said["why"]) == ("ninfer", True)
     now = house.container("ninfer")
     assert {name for name in differing(old, now) if not HAS_RUN.match(name)} == set()
     house.wait_serving("strata")
