@@ -124,6 +124,10 @@ async def stage(control: Control, args: argparse.Namespace) -> int:
     return await follow(control, args, "/stage", {"engine": engine, "pair": pair}, render.staged)
 
 
+async def correct(control: Control, args: argparse.Namespace) -> int:
+    return told(args, await control.ask("POST", "/correct", {"engine": args.engine}))
+
+
 async def gpu(control: Control, args: argparse.Namespace) -> int:
     answer = await control.ask("GET", "/gpu")
     if answer.get("error"):
@@ -187,6 +191,7 @@ COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[i
     "drift": drift,
     "swap": swap,
     "stage": stage,
+    "correct": correct,
     "pairs": pairs,
     "gpu": gpu,
     "doctor": doctor,

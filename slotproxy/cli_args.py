@@ -77,6 +77,8 @@ def _add_orders(commands: Commands[argparse.ArgumentParser]) -> None:
     swap.add_argument("--abort", action="store_true", help="give up the swap under way (no TARGET)")
     stage = add_command(commands, "stage", "make a stopped container what its pair declares; takes no VRAM")
     stage.add_argument("target", type=target, metavar="ENGINE[:PAIR]", help="no pair: the deployed one")
+    correct = add_command(commands, "correct", "take away restart policies that would bring an engine back by itself")
+    correct.add_argument("engine", nargs="?", metavar="ENGINE", help="no engine: all of them")
     hold = add_command(commands, "hold", "let no request through; returns when none is in flight")
     hold.add_argument("--for", dest="limit", type=duration, metavar="DURATION", help="release by itself after so long")
     add_command(commands, "release", "end a hold")

@@ -51,6 +51,7 @@ def build_control(desk: Desk, ending: Ending) -> Starlette:
     routes.told("/stage", lambda body, say: desk.stage(*_target(body), say=say), goes_on=True)
     routes.told("/pairs/adopt", lambda body, say: _adopt(desk, body, say), goes_on=True)
     _about_the_ledger(routes, LedgerDesk(desk.evidence))
+    routes.post("/correct", lambda body: desk.correct(_perhaps(body)[0]))
     routes.post("/abort", lambda _: _now(desk.abort))
     routes.post("/release", lambda _: _now(desk.release))
     routes.stream("/swap", lambda body: _swap(desk, body), until=ending.card_left)

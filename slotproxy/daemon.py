@@ -33,6 +33,7 @@ from slotproxy.server import Server
 from slotproxy.server import config as client_config
 from slotproxy.supervision import supervise
 from slotproxy.systemd import Systemd, in_a_line
+from swap import restart_policy
 from swap.checks import Checker
 from swap.controller import Controller
 from swap.hands import BACKOFF, Hands, Times
@@ -254,6 +255,7 @@ async def serve(settings: Settings) -> int:
             aside = [
                 tasks.create_task(_warn_of_size(daemon, log), name="size"),
                 tasks.create_task(keep_proven(runtimes, evidence), name="keep images"),
+                tasks.create_task(_warn_of_policies(daemon), name="restart policies"),
             ]
             tasks.create_task(systemd.accompany(lambda: in_a_line(daemon.desk), ending.stop), name="systemd")
             await daemon.serve_clients(listening, up=systemd.ready)
@@ -279,6 +281,13 @@ async def _warn_of_size(daemon: Daemon, log: structlog.stdlib.BoundLogger) -> No
         return
     for problem in check_fits(daemon.settings, memory.total, memory.reserved):
         log.warning(problem)
+
+
+async def _warn_of_policies(daemon: Daemon) -> None:
+    """Once it is decided who serves: what Docker would start by itself, the next time that it starts."""
+    await daemon.controller.settled()
+    hands = daemon.controller.hands
+    await restart_policy.warn(hands.engines, hands.runtimes, hands.decisions)
 
 
 def _control_config(desk: Desk, ending: Ending) -> uvicorn.Config:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from engines.spec import Engine
 from slotproxy import __version__
 from slotproxy.config import Settings
+from slotproxy.corrections import corrected
 from slotproxy.drift_desk import DriftDesk, about_proof, plain
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.gate import SlotGate
 from slotproxy.refusal import Refusal, named
-from swap import source
+from swap import restart_policy, source
 from swap.checks import Checker, Verdict
 from swap.controller import Controller
 from swap.decisions import Kind
@@ -62,7 +63,7 @@ class Desk:
         state, view = self.controller.state, self.gate.view()
         serving = state.serving
         known = self.controller.hands.known.get(serving) if serving else None
-        standing = await self._standing(known)
+        standing, engines = await self._standing(known), await self._engines()
         return {
             "pid": os.getpid(),
             "version": __version__,
@@ -83,8 +84,8 @@ class Desk:
             "swap": self._swap(),
             "dark": self.dark(),
             "card": await self._card(),
-            "engines": await self._engines(),
-            "warnings": self.ledger.problems(),
+            "engines": engines,
+            "warnings": [*self.ledger.problems(), *(one["warning"] for one in engines.values() if one.get("warning"))],
         }
 
     async def _standing(self, known: Known | None) -> Standing | None:
@@ -144,6 +145,7 @@ class Desk:
             sight = await self.controller.hands.runtimes[engine.name].look()
         except Fault as fault:
             return {"status": "foreign" if isinstance(fault, Foreign) else "unknown", "error": str(fault)}
+        wrong = restart_policy.against_the_rules(engine, sight)
         pair = next((u.label for u, k in self.controller.hands.known.items() if sight.id and k.id == sight.id), None)
         return {
             "status": sight.status.value,
@@ -153,6 +155,7 @@ class Desk:
             "exit_code": sight.exit_code,
             "url": engine.url,
             "owner": sight.owner,
+            "warning": f"{wrong}: {restart_policy.mend(engine)}" if wrong else "",
         }
 
     async def gpu(self) -> Json:
@@ -180,6 +183,13 @@ class Desk:
         return _plan(replace(verdict, warnings=(*verdict.warnings, *map(str, moved)))) | {"drift": sides}
 
     # ------------------------------------------------------------------------------------------ what changes things
+
+    async def correct(self, engine: str | None) -> Json:
+        """Take the restart policy away from this engine's container, or from all of them."""
+        chosen = self.settings.engines.values() if engine is None else [named(self.settings, engine, None)[0]]
+        hands = self.controller.hands
+        done = [await restart_policy.correct(one, hands.runtimes[one.name], hands.decisions) for one in chosen]
+        return corrected(done)
 
     async def stage(self, engine: str, pair: str | None, say: Say = nobody) -> Json:
         """Make the stopped container what the pair declares; no VRAM is taken, and nothing that can't run is staged."""

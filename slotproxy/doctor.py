@@ -24,11 +24,10 @@ from engines.spec import Engine, MiB, Pair
 from slotproxy import __version__, config
 from slotproxy.desk import Desk, Json
 from slotproxy.units import format_duration, format_size
-from swap import source
+from swap import restart_policy, source
 from swap.address import listener
 from swap.compose import compose_version
 from swap.creation import CreationFile
-from swap.findings import come_back
 from swap.policy import relaxed
 from swap.ports import Fault
 from swap.reading import Reading
@@ -168,9 +167,8 @@ class Doctor:
         if (finding := await self._left_behind(engine.name)) is not None:
             yield finding
         sight = await self.desk.controller.hands.runtimes[engine.name].look()
-        if sight.recipe is not None and sight.recipe.restart not in ("no", ""):
-            what = come_back(f"the container {engine.container} has", sight.recipe.restart)
-            yield Finding(engine.name, what, f"`docker update --restart=no {engine.container}`")
+        if wrong := restart_policy.against_the_rules(engine, sight):
+            yield Finding(engine.name, wrong, restart_policy.mend(engine))
         if not sight.running:
             address = urlsplit(engine.url)
             if other := await listener(address.hostname or "127.0.0.1", address.port or 80):

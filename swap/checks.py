@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from engines.spec import Engine, GiB, Pair
-from swap import policy
+from swap import policy, restart_policy
 from swap.artifacts import files_of, source_of, used_files
 from swap.contents import expect_contents
 from swap.drift import Difference, differences, same_image
-from swap.findings import Findings, Refusal, come_back, off_loop
+from swap.findings import Findings, Refusal, off_loop
 from swap.hashing import Hasher
 from swap.inspection import rewritten
 from swap.ledger import mask_argv, mask_env
@@ -188,7 +188,7 @@ class Checker:
         version, subject = await self._contents(engine, pair, declared, how, found)
         await self._room(engine, found)
         _address(engine, pair, declared, found)
-        _restart(engine, declared, None if stage or sight is None else sight.recipe, found)
+        _restart(engine, declared, None if stage else sight, found)
         standing = await self._evidence(engine, pair, subject, trial=trial, found=found)
         return Verdict(
             engine=engine.name,
@@ -315,15 +315,14 @@ def _address(engine: Engine, pair: Pair, declared: Recipe | None, found: Finding
         found.refuse(what, f"correct engines.{engine.name}.url, or the ports in {source_of(engine)}")
 
 
-def _restart(engine: Engine, declared: Recipe | None, kept: Recipe | None, found: Findings) -> None:
+def _restart(engine: Engine, declared: Recipe | None, kept: Sight | None, found: Findings) -> None:
     """A policy would bring the stopped engine back beside the other one. `kept`: the container that isn't recreated."""
     if declared is not None and declared.restart not in ("no", ""):
         where = f"service {engine.compose.service} of {engine.compose.file}" if engine.compose else engine.name
-        what = come_back(f"{source_of(engine)} gives {engine.name}", declared.restart)
+        what = restart_policy.come_back(f"{source_of(engine)} gives {engine.name}", declared.restart)
         found.refuse(what, f'set `restart: "no"` for {where}')
-    elif kept is not None and kept.restart not in ("no", ""):
-        what = come_back(f"the container {engine.container} has", kept.restart)
-        found.refuse(what, f"`docker update --restart=no {engine.container}`")
+    elif kept is not None and (wrong := restart_policy.against_the_rules(engine, kept)):
+        found.refuse(wrong, restart_policy.mend(engine))
 
 
 def _looks_like(engine: Engine, declared: Recipe, created: Recipe) -> bool:

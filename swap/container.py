@@ -154,6 +154,14 @@ class DockerContainer:
         if (there is None or there["Id"] != image_id) and await self._docker.image(image_id) is not None:
             await self._docker.tag(image_id, kept.REPOSITORY, kept.tag_of(self.engine.name, image_id))
 
+    async def correct_restart(self, id: str) -> None:
+        async with self._changing:
+            found = await self._docker.inspect(id)
+            if found is None:
+                raise Unreachable(f"there is no container {id[:12]} any more", "look again: `slotctl status`")
+            await self._refuse_foreign(found.container)
+            await self._docker.no_restart(id)
+
     async def start(self, id: str) -> None:
         if self._docker.changing(id):  # measured: a start during a pending stop is answered with success, and lost
             raise CannotStart(f"Docker is still busy with {self.name}", "try again when it has ended", passing=True)

@@ -155,6 +155,10 @@ class Docker:
     async def rename(self, id: str, name: str) -> None:
         await self._change("renaming", id, lambda client: client.rename(id, name))
 
+    async def no_restart(self, id: str) -> None:
+        """Its restart policy is `no`; it is neither stopped nor started by that."""
+        await self._change("updating", id, lambda client: client.update_container(id, restart_policy={"Name": "no"}))
+
     async def tag(self, image_id: str, repository: str, tag: str) -> None:
         await self._change("tagging", image_id, lambda client: client.tag(image_id, repository, tag, force=True))
 

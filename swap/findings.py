@@ -44,11 +44,6 @@ class Findings:
             return None
 
 
-def come_back(who: str, policy: str) -> str:
-    """Why a restart policy is against the rules. `who` has it or gives it: `the container ninfer-eval has`."""
-    return f"{who} the restart policy {policy!r}, it would come back beside the other engine"
-
-
 async def off_loop(work: Callable[[], T], whose: str) -> T:
     """Run in a thread, for as long as a look at files may take. `whose`: a pair's name. Raises Fault, see `threads`."""
     return await MODELS.run(work, f"the disk of {whose}'s files", FILES_LIMIT)

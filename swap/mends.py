@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engines.spec import Engine
 from swap.ports import FileDigest, Recipe
+from swap.restart_policy import mend as corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,7 @@ class Mends:
         return f'it would come back beside the other engine: set `restart: "no"` for {where}'
 
     def created_policy(self) -> str:
-        now = f"`docker update --restart=no {self.engine.container}`"
-        return f"it would come back beside the other engine: {now}, or the next swap makes it anew"
+        return f"it would come back beside the other engine: {corrected(self.engine)}; a swap to it makes it anew"
 
     def image(self, declared: Recipe, verified: Recipe, *, gone: bool) -> str:
         """The declared image isn't the verified one."""

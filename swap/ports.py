@@ -210,6 +210,9 @@ class Runtime(Protocol):
     async def ending(self, id: str, since: float) -> bool:
         """Was this running one told to stop since then (Unix time), and hasn't ended yet? Raises Unreachable."""
 
+    async def correct_restart(self, id: str) -> None:
+        """That container's restart policy is `no` from now on, whether or not it runs; nothing else of it changes."""
+
     async def log_tail(self, id: str) -> str:
         """The last lines of its output (64 KiB at most); empty where there is none."""
 

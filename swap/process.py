@@ -97,6 +97,9 @@ class ChildProcess:
     async def keep(self, image_id: str) -> None:
         """An executable is a file of the operator's; nobody prunes it."""
 
+    async def correct_restart(self, id: str) -> None:
+        """Nobody restarts a process but we."""
+
     async def start(self, id: str) -> None:
         record = await self._read(self._observe)
         if record is None or record.id != id:

@@ -235,6 +235,11 @@ class FakeRuntime:
         done, self.left_behind = self.left_behind, ""
         return done
 
+    async def correct_restart(self, id: str) -> None:
+        await self._obey("correct_restart")
+        if self.sight.id == id and self.sight.recipe is not None:
+            self.sight = replace(self.sight, recipe=replace(self.sight.recipe, restart="no"))
+
     async def keep(self, image_id: str) -> None:
         await self._obey("keep")
         self.kept.append(image_id)
