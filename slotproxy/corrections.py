@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from swap.ports import Fault
 from swap.restart_policy import Correction
 
 Json = dict[str, Any]
@@ -22,12 +23,16 @@ def corrected(done: Sequence[Correction]) -> Json:
 
 def _in_words(one: Correction) -> str:
     if one.fault is not None:
-        return f"{one.engine.name}: {one.fault}"
+        return f"{one.engine.name}: {_said(one.fault)}"
     if one.was:
         return f"{one.engine.name}: the restart policy of {one.engine.container} was {one.was!r}, it is 'no' now"
     return f"{one.engine.name}: nothing to correct"
 
 
+def _said(fault: Fault) -> str:
+    return f"{fault.what} ({fault.mend})" if fault.mend else fault.what
+
+
 def _plain(one: Correction) -> Json:
-    fault = str(one.fault) if one.fault is not None else None
+    fault = _said(one.fault) if one.fault is not None else None
     return {"container": one.engine.container, "was": one.was or None, "error": fault}

@@ -108,6 +108,17 @@ class RuntimeContract:
         staged = await bed.runtime.stage(bed.hello)
         assert await bed.runtime.has_image(_recipe(staged).image_id)
 
+    async def test_a_restart_policy_is_corrected_without_touching_what_runs(self, bed: RuntimeBed) -> None:
+        staged = await bed.runtime.stage(bed.hello)
+        await bed.runtime.correct_restart(staged.id)
+        assert await bed.runtime.look() == staged
+        await bed.runtime.start(staged.id)
+        running = await bed.runtime.look()
+        await bed.runtime.correct_restart(running.id)
+        assert await bed.runtime.look() == running
+        assert _recipe(running).restart == "no"
+        await bed.runtime.stop(staged.id, LIMIT)
+
     async def test_put_back_makes_the_replaced_one_again(self, bed: RuntimeBed) -> None:
         old = await bed.runtime.stage(bed.hello)
         await bed.runtime.stage(bed.changed)
