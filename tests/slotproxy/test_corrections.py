@@ -15,6 +15,7 @@ from swap.decisions import Decision, Kind
 from swap.ports import Unreachable
 from tests.slotproxy.office import Office
 from tests.swap.fakes import FakeRuntime
+from tests.swap.world import CHANGES
 
 
 @pytest.fixture
@@ -53,7 +54,8 @@ async def test_both_are_corrected_the_holder_too_and_nothing_else_of_them_change
         told = events(office, Kind.CORRECTED)
         assert [one.facts["engine"] for one in told] == ["strata", "ninfer"]
         assert "it was 'unless-stopped'" in told[0].text
-        assert office.story == ["strata correct_restart", "ninfer correct_restart"]
+        changed = [line for line in office.story if line.split()[1] in (*CHANGES, "correct_restart")]
+        assert changed == ["strata correct_restart", "ninfer correct_restart"]
 
         again = await office.desk.correct("ninfer")
         assert again["text"] == "ninfer: nothing to correct"
