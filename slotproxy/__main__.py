@@ -42,9 +42,9 @@ def _serve(args: argparse.Namespace) -> int:
 
     from slotproxy import config, daemon, logs  # noqa: PLC0415
 
-    faulthandler.enable()  # systemd's watchdog aborts who hangs: each thread says where it stands
     settings = config.load(config.config_path(args.config))
     logs.log_to(sys.stderr)
+    faulthandler.enable()  # systemd's watchdog aborts who hangs: each thread says where it stands
     return asyncio.run(daemon.serve(settings))
 
 

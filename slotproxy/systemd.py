@@ -33,6 +33,7 @@ class Systemd:
         meant = pid in ("", str(os.getpid()))
         self._patience = int(usec) / 1_000_000 if meant and usec.isdecimal() else 0.0  # seconds; 0: no watchdog
         self._status = ""
+        self._unsent: list[str] = []
         self._failed = False
 
     def ready(self) -> None:
@@ -71,23 +72,38 @@ class Systemd:
             if (now := line()) != self._status:
                 self._status = now
                 self._tell(_status(now))
+            self._send()
             await asyncio.sleep(STATUS_EVERY)
 
     def _tell(self, *lines: str) -> None:
-        if not self._address:
-            return
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.setblocking(False)
-                sender.sendto("\n".join(lines).encode(), self._address)
-        except OSError as error:
-            if not self._failed:
-                structlog.get_logger("slotproxy").warning(
-                    "systemd can't be told how slotproxy is; it may end it for that",
-                    socket=self._address.replace("\0", "@"),
-                    why=str(error),
-                )
-            self._failed = True
+        if self._address:
+            word = lines[0].partition("=")[0]  # a newer one of its kind takes its place
+            self._unsent = [one for one in self._unsent if one.partition("=")[0] != word] + ["\n".join(lines)]
+            self._send()
+
+    def _send(self) -> None:
+        """All that is unsent. A manager that is busy for a moment hears it at the next look."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            try:
+                while self._unsent:
+                    sender.sendto(self._unsent[0].encode(), self._address)
+                    del self._unsent[0]
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._unsent.clear()
+                self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        """Once: it would be the same each second."""
+        if not self._failed:
+            structlog.get_logger("slotproxy").warning(
+                "systemd can't be told how slotproxy is; it may end it for that",
+                socket=self._address.replace("\0", "@"),
+                why=str(error),
+            )
+        self._failed = True
 
 
 def _address(named: str) -> str:

@@ -221,7 +221,7 @@ def test_case_42_without_docker_and_without_a_card_it_is_up_and_says_so_once(hou
     changed(house, "slotproxy", **more, default="ninfer", models={})
     with (
         listening(str(folder / "notify")) as manager,
-        Serve(house, NOTIFY_SOCKET=manager.name, WATCHDOG_USEC=1_000_000) as serve,
+        Serve(house, NOTIFY_SOCKET=manager.name, WATCHDOG_USEC=4_000_000) as serve,
     ):
         serve.until(lambda: "READY=1" in manager.every())
         assert httpx.get(f"{serve.url}/health", timeout=1).status_code == 200
@@ -232,14 +232,13 @@ def test_case_42_without_docker_and_without_a_card_it_is_up_and_says_so_once(hou
         shown = serve.slotctl("status")
         assert shown.returncode == 0
         assert "it is tried again in" in shown.stdout
-        time.sleep(3)  # long enough to say it again
+        serve.until(lambda: manager.every().count("WATCHDOG=1") >= 3)  # 4 s: long enough to say it again
         said = [line.get("why", "") + line.get("fault", "") for line in serve.log if line["level"] == "warning"]
         assert len([one for one in said if "docker.sock" in one]) == 3, said  # nothing serves, no look, no events
         assert len([one for one in said if "NVML" in one]) == 1, said
         assert serve.end(signal.SIGTERM) == 0
         told = manager.every()
         assert told[-1] == "STOPPING=1|STATUS=stopping"
-        assert told.count("WATCHDOG=1") >= 5  # each half second
         (line,) = {text for text in told if "docker.sock" in text}
         assert line.startswith("STATUS=nothing serves: ")
 

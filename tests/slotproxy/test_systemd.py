@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,31 @@ def test_a_socket_that_fails_is_logged_once_and_costs_nothing(tmp_path: Path) ->
     (said,) = logs
     assert said["socket"] == str(tmp_path / "nobody")
     assert "No such file" in said["why"]
+
+
+async def test_a_manager_that_is_busy_hears_it_later_and_nothing_is_said(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotproxy.systemd.STATUS_EVERY", 0.01)
+    stop, systemd = asyncio.Event(), started(manager)
+    with capture_logs() as logs:
+        fill(manager)
+        systemd.ready()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(systemd.accompany(lambda: "strata:current serves", stop))
+            await asyncio.sleep(0.05)
+            assert set(manager.told()) == {"full"}
+            assert await until_told(manager, 2) == ["READY=1", "STATUS=strata:current serves"]
+            stop.set()
+    assert logs == []
+
+
+def fill(manager: Manager) -> None:
+    """The kernel keeps a few datagrams, and then no more."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(BlockingIOError):
+        sender.setblocking(False)
+        while True:
+            sender.sendto(b"full", manager.name)
 
 
 def test_what_we_start_cannot_speak_in_our_name(manager: Manager) -> None:
