@@ -7,7 +7,7 @@ may be called and with no CORS headers: pages of other origins aren't let in, as
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -19,15 +19,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from engines.spec import Api, Engine
-from slotproxy.arrival import STOPPING, Room, bad_target, origin_form, request_id, slot_of
-from slotproxy.config import Settings
+from slotproxy.arrival import STOPPING, bad_target, origin_form, request_id, slot_of
 from slotproxy.gate import SlotGate
 from slotproxy.headers import value_of
+from slotproxy.in_force import InForce
 from slotproxy.linger import Linger
-from slotproxy.models import Models
 from slotproxy.outcomes import Outcomes
 from slotproxy.protocols import ApiError, error_body, spoken
-from slotproxy.slots import Slots
 from slotproxy.supervision import Supervision, Unsupervised
 from slotproxy.units import show
 from slotproxy.visit import House, Patience, Visit
@@ -36,25 +34,27 @@ _SHOWN = 100  # characters of a path that is told back
 
 
 def build_app(
-    settings: Settings,
+    in_force: InForce,
     gate: SlotGate,
     client: httpx.AsyncClient,
     *,
     outcomes: Outcomes | None = None,
     patience: Patience | None = None,
     supervision: Supervision | None = None,
+    engine: Callable[[str], Engine] | None = None,
 ) -> ClientPort:
-    """The client port. `client` as `forward.engine_client()` makes it; serve it as `server.config()` says."""
+    """The client port. `client` as `forward.engine_client()` makes it; serve it as `server.config()` says.
+
+    `engine` gives one by name as it is to be reached; without it as it is configured.
+    """
     house = House(
-        settings=settings,
-        slots=Slots(settings.slots),
-        models=Models(settings.models),
+        in_force=in_force,
         gate=gate,
         client=client,
         outcomes=outcomes or Outcomes(),
         patience=patience or Patience(),
-        room=Room(settings.limits.max_waiting_bytes),
         supervision=supervision or Unsupervised(),
+        engine=engine or (lambda name: in_force.settings.engines[name]),
     )
     return ClientPort(house)
 
@@ -64,11 +64,19 @@ class ClientPort:
 
     def __init__(self, house: House) -> None:
         self._house = house
-        self._paths = client_paths(house.settings.engines)
-        self._passthrough = frozenset(
-            path for engine in house.settings.engines.values() for path in engine.passthrough
-        ).difference(self._paths)
         self._rest = _rest(house)
+        self._take_paths()
+
+    def configure(self) -> None:
+        """The settings in force are other ones. Requests in flight go on."""
+        self._house.configure()
+        self._take_paths()
+
+    def _take_paths(self) -> None:
+        engines = self._house.settings.engines
+        self._paths = client_paths(engines)
+        through = (path for engine in engines.values() for path in engine.passthrough)
+        self._passthrough = frozenset(through).difference(self._paths)
 
     def end(self) -> None:
         """Shut down for good: who waits, or is still sending, is answered. Requests in flight go on, see the gate."""

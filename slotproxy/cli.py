@@ -144,6 +144,10 @@ async def release(control: Control, args: argparse.Namespace) -> int:
     return told(args, await control.ask("POST", "/release", {}))
 
 
+async def reload(control: Control, args: argparse.Namespace) -> int:
+    return told(args, await control.ask("POST", "/reload", {}), render.reloaded)
+
+
 def check_config(args: argparse.Namespace) -> int:
     """Needs no daemon."""
     if args.schema:
@@ -197,5 +201,6 @@ COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[i
     "doctor": doctor,
     "hold": hold,
     "release": release,
+    "reload": reload,
     "events": events,
 }

@@ -82,6 +82,7 @@ def _add_orders(commands: Commands[argparse.ArgumentParser]) -> None:
     hold = add_command(commands, "hold", "let no request through; returns when none is in flight")
     hold.add_argument("--for", dest="limit", type=duration, metavar="DURATION", help="release by itself after so long")
     add_command(commands, "release", "end a hold")
+    add_command(commands, "reload", "take the configuration's file over, whole or not at all; touches no engine")
 
 
 def _add_alone(commands: Commands[argparse.ArgumentParser]) -> None:

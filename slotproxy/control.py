@@ -28,6 +28,7 @@ from slotproxy.events_desk import events
 from slotproxy.ledger_desk import LedgerDesk
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
+from slotproxy.reload import Reload
 from slotproxy.told import Told
 from swap.ports import Fault
 from swap.reading import Say
@@ -38,7 +39,7 @@ Telling = Callable[[Json, Say], Coroutine[Any, Any, Json]]
 Stream = Callable[[Json], AsyncGenerator[Json, None]]
 
 
-def build_control(desk: Desk, ending: Ending) -> Starlette:
+def build_control(desk: Desk, reload: Reload, ending: Ending) -> Starlette:
     """The application behind the socket; nothing is begun, and nothing waited for, once `ending.stop` is set."""
     routes = _Routes(ending)
     routes.get("/status", desk.status)
@@ -53,6 +54,7 @@ def build_control(desk: Desk, ending: Ending) -> Starlette:
     _about_the_ledger(routes, LedgerDesk(desk.evidence))
     routes.post("/correct", lambda body: desk.correct(_perhaps(body)[0]))
     routes.post("/abort", lambda _: _now(desk.abort))
+    routes.post("/reload", lambda _: reload.reload())
     routes.post("/release", lambda _: _now(desk.release))
     routes.stream("/swap", lambda body: _swap(desk, body), until=ending.card_left)
     routes.stream("/hold", lambda body: desk.hold(_seconds(body, "seconds")))

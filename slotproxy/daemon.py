@@ -13,7 +13,8 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import structlog
 import uvicorn
@@ -28,7 +29,10 @@ from slotproxy.event_log import event_log
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
+from slotproxy.in_force import InForce
 from slotproxy.outcomes import Outcomes
+from slotproxy.reload import Reload
+from slotproxy.runtimes import Runtimes
 from slotproxy.server import Server
 from slotproxy.server import config as client_config
 from slotproxy.supervision import supervise
@@ -44,36 +48,37 @@ from swap.kept import keep_proven
 from swap.leaving import leave
 from swap.ledger import FileLedger
 from swap.nvml import NvmlCard
-from swap.ports import Card, Fault, Runtime
-from swap.process import ChildProcess
+from swap.ports import Card, Fault
 from swap.readiness import Readiness
+from swap.refit import engine_of
 from swap.shutdown import stop_engines
 from swap.simulated import SimulatedCard
 from swap.state import moving
-
-if TYPE_CHECKING:
-    from swap.dockerd import Docker
 
 
 @dataclass
 class Daemon:
     """All parts, built and wired. It lives until `ending.stop` is set; then it ends within `settings.stop_limit`."""
 
-    settings: Settings
+    in_force: InForce
     controller: Controller
     desk: Desk
     gate: SlotGate
     outcomes: Outcomes
-    docker: Docker | None
     readiness: Readiness
     ending: Ending
     health: Health
+    reload: Reload
     broken: bool = False  # a part of it has failed, and took the whole along
+
+    @property
+    def settings(self) -> Settings:
+        return self.in_force.settings
 
     @contextlib.asynccontextmanager
     async def running(self, control: socket.socket) -> AsyncIterator[None]:
         """Controller and control API, until the block ends. Clients aren't let in by this."""
-        ending, server = self.ending, Server(_control_config(self.desk, self.ending))
+        ending, server = self.ending, Server(_control_config(self.desk, self.reload, self.ending))
         try:
             async with asyncio.TaskGroup() as tasks:
                 card = tasks.create_task(self._part("the controller", self._move_the_card()), name="controller")
@@ -89,15 +94,19 @@ class Daemon:
                     await asyncio.wait([serving], timeout=ending.last_words)
                     serving.cancel()
                     await self.readiness.close()
-                    if self.docker is not None:
-                        await self.docker.close()
+                    if self.desk.docker is not None:
+                        await self.desk.docker.close()
         finally:
             ending.over()
 
     async def serve_clients(self, listening: socket.socket, up: Callable[[], None] = lambda: None) -> None:
         """The client port, until the end begins; then requests end. `up` is called once it accepts connections."""
         async with engine_client() as client, asyncio.TaskGroup() as tasks:
-            app = build_app(self.settings, self.gate, client, outcomes=self.outcomes, supervision=self.health)
+            engine = partial(engine_of, self.controller)
+            app = build_app(
+                self.in_force, self.gate, client, outcomes=self.outcomes, supervision=self.health, engine=engine
+            )
+            self.reload.told.append(app.configure)
             server = Server(client_config(app), up)
             serving = tasks.create_task(self._part("the client port", server.serve([listening])), name="clients")
             await self.ending.stop.wait()
@@ -161,14 +170,16 @@ class Daemon:
 
 def build(settings: Settings, ending: Ending) -> Daemon:
     """Every part, once. The state folder must be ours: what a crash cut off there is set aside now."""
-    runtimes, docker = _runtimes(settings)
+    in_force, maker = InForce(settings), Runtimes(settings.state, settings.docker)
+    engines = dict(settings.engines)  # all hold this very one, and a reload changes it in place
+    runtimes = {name: maker.make(engine) for name, engine in engines.items()}
     card = _card(settings)
     ledger = FileLedger(settings.state / "ledger.jsonl")
     gate = SlotGate(max_waiting=settings.limits.max_waiting, max_waiting_bytes=settings.limits.max_waiting_bytes)
     readiness = Readiness()
     hasher = Hasher(settings.state / "hashes.json")
     checker = Checker(
-        engines=settings.engines,
+        engines=engines,
         runtimes=runtimes,
         card=card,
         ledger=ledger,
@@ -178,7 +189,7 @@ def build(settings: Settings, ending: Ending) -> Daemon:
         strict=settings.card.on_change == "refuse",
     )
     hands = Hands(
-        engines=settings.engines,
+        engines=engines,
         runtimes=runtimes,
         card=card,
         checker=checker,
@@ -192,11 +203,13 @@ def build(settings: Settings, ending: Ending) -> Daemon:
         times=Times(settings.drain, settings.freeing, BACKOFF),
         baseline=settings.card.baseline,
     )
-    controller = Controller(settings.engines, hands, ledger, gate)
+    controller = Controller(engines, hands, ledger, gate)
     hasher.pause = lambda: clients_wait(controller, gate)
-    evidence = EvidenceDesk(settings, controller, checker, ledger, card, gate, readiness)
-    desk = Desk(settings, controller, checker, ledger, card, gate, evidence, docker)
-    return Daemon(settings, controller, desk, gate, Outcomes(), docker, readiness, ending, supervise(controller, gate))
+    evidence = EvidenceDesk(in_force, controller, checker, ledger, card, gate, readiness)
+    desk = Desk(in_force, controller, checker, ledger, card, gate, evidence, maker)
+    reload = Reload(in_force, controller, checker, gate, card, maker)
+    health = supervise(controller, gate)
+    return Daemon(in_force, controller, desk, gate, Outcomes(), readiness, ending, health, reload)
 
 
 def clients_wait(controller: Controller, gate: SlotGate) -> bool:
@@ -205,23 +218,6 @@ def clients_wait(controller: Controller, gate: SlotGate) -> bool:
     In the dark, between two tries, it may: whoever wants to mend it needs a plan.
     """
     return gate.waits_for_the_card and moving(controller.state)
-
-
-def _runtimes(settings: Settings) -> tuple[dict[str, Runtime], Docker | None]:
-    runtimes: dict[str, Runtime] = {
-        name: ChildProcess(engine, settings.state)
-        for name, engine in settings.engines.items()
-        if engine.container is None
-    }
-    contained = {name: engine for name, engine in settings.engines.items() if engine.container is not None}
-    if not contained:
-        return runtimes, None
-    from swap.container import DockerContainer  # noqa: PLC0415 - loading the SDK takes as long as all the rest
-    from swap.dockerd import Docker  # noqa: PLC0415
-
-    docker = Docker(settings.docker)
-    made = {name: DockerContainer(engine, docker, settings.state) for name, engine in contained.items()}
-    return {name: (runtimes | made)[name] for name in settings.engines}, docker
 
 
 def _card(settings: Settings) -> Card:
@@ -235,15 +231,16 @@ def _card(settings: Settings) -> Card:
 
 async def serve(settings: Settings) -> int:
     """`slotproxy serve`: until SIGTERM or SIGINT. The exit code: 1 when a part of it broke. Raises CannotServe."""
-    ending, otherwise, systemd = Ending(), "give another `listen:`", Systemd()
+    ending, otherwise, systemd, changed = Ending(), "give another `listen:`", Systemd(), asyncio.Event()
     with (
-        _signals(ending),
+        _signals(ending, changed),
         await claim_port(settings.host, settings.port, otherwise) as listening,
         state_folder(settings.state),
         control_socket(settings.control) as control,
     ):
         await listen_at(listening, otherwise)
         daemon = build(settings, ending)
+        daemon.reload.around = systemd.reloading
         log = structlog.get_logger("slotproxy")
         async with (
             event_log(settings, daemon.controller.hands.decisions),
@@ -256,6 +253,7 @@ async def serve(settings: Settings) -> int:
                 tasks.create_task(_warn_of_size(daemon, log), name="size"),
                 tasks.create_task(keep_proven(runtimes, evidence), name="keep images"),
                 tasks.create_task(_warn_of_policies(daemon), name="restart policies"),
+                tasks.create_task(daemon.reload.on(changed), name="reload"),
             ]
             tasks.create_task(systemd.accompany(lambda: in_a_line(daemon.desk), ending.stop), name="systemd")
             await daemon.serve_clients(listening, up=systemd.ready)
@@ -290,9 +288,9 @@ async def _warn_of_policies(daemon: Daemon) -> None:
     await restart_policy.warn(hands.engines, hands.runtimes, hands.decisions)
 
 
-def _control_config(desk: Desk, ending: Ending) -> uvicorn.Config:
+def _control_config(desk: Desk, reload: Reload, ending: Ending) -> uvicorn.Config:
     return uvicorn.Config(
-        build_control(desk, ending),
+        build_control(desk, reload, ending),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -303,13 +301,14 @@ def _control_config(desk: Desk, ending: Ending) -> uvicorn.Config:
 
 
 @contextlib.contextmanager
-def _signals(ending: Ending) -> Iterator[None]:
+def _signals(ending: Ending, changed: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, changed.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.signalled)
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)  # all that is left to do is bounded, and ends by itself

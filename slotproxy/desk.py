@@ -18,7 +18,9 @@ from slotproxy.corrections import corrected
 from slotproxy.drift_desk import DriftDesk, about_proof, plain
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.gate import SlotGate
+from slotproxy.in_force import InForce
 from slotproxy.refusal import Refusal, named
+from slotproxy.runtimes import Maker
 from swap import restart_policy, source
 from swap.checks import Checker, Verdict
 from swap.controller import Controller
@@ -48,14 +50,23 @@ Json = dict[str, Any]
 class Desk:
     """Everything that answers are made of. Nothing here changes who holds the card but through the controller."""
 
-    settings: Settings
+    in_force: InForce
     controller: Controller
     checker: Checker
     ledger: FileLedger
     card: Card
     gate: SlotGate
     evidence: EvidenceDesk
-    docker: Docker | None = None  # where any engine runs in a container
+    maker: Maker | None = None  # of runtimes; None in tests that have their own
+
+    @property
+    def settings(self) -> Settings:
+        return self.in_force.settings
+
+    @property
+    def docker(self) -> Docker | None:
+        """Where any engine runs in a container."""
+        return self.maker.docker if self.maker is not None else None
 
     # ------------------------------------------------------------------------------------------ what is true
 
@@ -137,8 +148,9 @@ class Desk:
         return {**asdict(identity), **asdict(memory)}
 
     async def _engines(self) -> Json:
-        sights = await asyncio.gather(*(self._sight(engine) for engine in self.settings.engines.values()))
-        return dict(zip(self.settings.engines, sights, strict=True))
+        engines = self.settings.engines  # others may be in force once all have been looked at
+        sights = await asyncio.gather(*(self._sight(engine) for engine in engines.values()))
+        return dict(zip(engines, sights, strict=True))
 
     async def _sight(self, engine: Engine) -> Json:
         try:

@@ -155,7 +155,7 @@ class Doctor:
             )
             return
         if now != self.desk.settings:
-            mend = "restart slotproxy, engines run on meanwhile; or undo the edit"
+            mend = "`slotctl reload` takes it over, or says what is in the way; or undo the edit"
             yield Finding("configuration", f"{path} was edited since slotproxy read it", mend, Weight.WARNING)
 
     # ------------------------------------------------------------------------------------------ engines and pairs

@@ -11,6 +11,7 @@ from typing import Any
 from engines.spec import Engine, Pair, Require
 from slotproxy.config import Settings, SlotSettings
 from slotproxy.gate import Place, SlotGate
+from slotproxy.in_force import InForce
 from slotproxy.refusal import Refusal, named
 from swap.adoption import expect_read, version_of
 from swap.checks import Checker
@@ -37,13 +38,17 @@ Json = dict[str, Any]
 class EvidenceDesk:
     """Everything about pairs and their evidence. Nothing here changes who holds the card."""
 
-    settings: Settings
+    in_force: InForce
     controller: Controller
     checker: Checker
     ledger: FileLedger
     card: Card
     gate: SlotGate
     readiness: Readiness
+
+    @property
+    def settings(self) -> Settings:
+        return self.in_force.settings
 
     async def pairs(self, say: Say = nobody) -> Json:
         how = Reading(say, aside=True)

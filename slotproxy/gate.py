@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from slotproxy.config import SlotSettings
+from slotproxy.config import Limits, SlotSettings
 from slotproxy.hold import Hold
 from slotproxy.turns import Turns, Waiter
 
@@ -76,6 +76,11 @@ class Refused:
 
 
 Answer: TypeAlias = Place | Expired | Refused
+
+
+def no_slot(name: str) -> Refused:
+    """Its client may have another slot now, or none: it finds out when it asks again."""
+    return Refused(503, f"slot {name} isn't configured any more", RETRY_BUSY[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +269,24 @@ class SlotGate:
             self._turns.remove(ticket)
             ticket.answer.set_result(refusal)
         return len(waiting)
+
+    def configure(
+        self, slots: Mapping[str, SlotSettings], gone: Collection[str], limits: Limits, places: Mapping[str, int]
+    ) -> None:
+        """What is configured now. `gone`: slots that were removed; `places`: each engine's concurrency.
+
+        Who waits keeps its turn, and the longest wait that it was promised; the rest of what its slot says holds at
+        once. Nobody is turned away because a limit is lower now, but of a slot that is gone nobody can wait.
+        """
+        self._max_waiting, self._max_waiting_bytes = limits.max_waiting, limits.max_waiting_bytes
+        self._concurrency = places.get(self._engine, self._concurrency)
+        for ticket in tuple(self._turns):
+            name = ticket.slot.name
+            if name in gone and not ticket.answer.done():
+                self._turns.remove(ticket)
+                ticket.answer.set_result(no_slot(name))
+            ticket.slot = slots.get(name, ticket.slot)
+        self._admit_next()
 
     async def drained(self, timeout: float) -> bool:
         """True as soon as no client's request is in flight at the engine; False after `timeout` seconds.

@@ -46,6 +46,11 @@ def words(answer: Answer) -> list[str]:
     return [clean(str(answer.get("text") or "done"))]
 
 
+def reloaded(answer: Answer) -> list[str]:
+    """What a reload has changed, a line each."""
+    return [*words(answer), *(f"  {clean(str(line))}" for line in answer.get("changes") or ())]
+
+
 def staged(answer: Answer) -> list[str]:
     """What was made anew: in these the container differed from its pair."""
     differences = answer.get("differences") or []

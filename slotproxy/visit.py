@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import httpx
 import structlog
@@ -15,7 +16,8 @@ from engines.spec import Api, Engine, Settling
 from slotproxy.arrival import Held, Room, read_body, request_id, slot_of
 from slotproxy.config import Settings, SlotSettings
 from slotproxy.forward import Call, Exchange, NeverSeen
-from slotproxy.gate import Answer, Expired, Place, Refused, SlotGate
+from slotproxy.gate import Answer, Expired, Place, Refused, SlotGate, no_slot
+from slotproxy.in_force import InForce
 from slotproxy.models import Models
 from slotproxy.outcomes import Outcome, Outcomes, Record
 from slotproxy.payload import Payload, Piece, not_json
@@ -43,19 +45,33 @@ class Patience:
     whole_body: float = 600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class House:
-    """What all requests share."""
+    """What all requests share. `engine` gives one by name, as it is to be reached."""
 
-    settings: Settings
-    slots: Slots
-    models: Models
+    in_force: InForce
     gate: SlotGate
     client: httpx.AsyncClient
     outcomes: Outcomes
     patience: Patience
-    room: Room
     supervision: Supervision
+    engine: Callable[[str], Engine]
+    slots: Slots = field(init=False)
+    models: Models = field(init=False)
+    room: Room = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.room = Room(self.settings.limits.max_waiting_bytes)
+        self.configure()
+
+    @property
+    def settings(self) -> Settings:
+        return self.in_force.settings
+
+    def configure(self) -> None:
+        """Its settings are other ones now."""
+        self.slots, self.models = Slots(self.settings.slots), Models(self.settings.models)
+        self.room.limit = self.settings.limits.max_waiting_bytes
 
 
 class Visit:
@@ -157,6 +173,7 @@ class Visit:
         if self._api is Api.OTHER and self._scope["method"] in ("GET", "HEAD"):
             return await self._ask_aside(self._engine(self._house.gate.view().engine), slot)
         pauses = itertools.chain(_AGAIN, itertools.repeat(_AGAIN[-1]))
+        slot = self._still(slot)
         place = await self._enter(slot)
         while True:
             try:
@@ -165,6 +182,7 @@ class Visit:
                 if self._record.held >= slot.max_hold:
                     raise _unreachable(place.engine, error) from None
             await self._pause(place, min(next(pauses), slot.max_hold - self._record.held))
+            slot = self._still(slot)
             place = await self._enter(slot, again=place)
 
     async def _pause(self, place: Place, seconds: float) -> None:
@@ -199,6 +217,13 @@ class Visit:
             raise not_json()
         self._record.model = (self._payload.model or "")[:_LOGGED]
         self._house.models.check(self._payload.model)
+
+    def _still(self, slot: SlotSettings) -> SlotSettings:
+        """The slot as it is configured now: a reload may have come since. Raises ApiError where there is none left."""
+        if (now := self._house.settings.slots.get(slot.name)) is not None:
+            return now
+        gone = no_slot(slot.name)
+        raise ApiError(gone.status, gone.reason, "unavailable", gone.retry_after)
 
     async def _enter(self, slot: SlotSettings, *, again: Place | None = None) -> Place:
         """Wait for a place, at most as long as the slot allows. Raises ApiError, ClientGone."""
@@ -274,7 +299,7 @@ class Visit:
         """The engine that is to be asked. Raises ApiError: 503 none serves, 404 it doesn't have the path."""
         if name is None:
             raise ApiError(503, "no engine is serving now", "unavailable", _RETRY_LATER)
-        engine, path = self._house.settings.engines[name], self._scope["path"]
+        engine, path = self._house.engine(name), self._scope["path"]
         if path not in engine.profile.client_paths and path not in engine.passthrough:
             raise ApiError(404, f"{name} is serving now and has no {path}", "path_not_served")
         return engine
@@ -285,6 +310,7 @@ class Visit:
         model: str | None = None
         body: list[Piece] = [payload.raw]
         if self._api is not Api.OTHER:
+            self._house.models.check(payload.model)  # again: a reload may have come since
             model = self._house.models.sent_to(engine.name, payload.model)
             body = payload.changed(model, slot.defaults if self._api in _GENERATING else {})
         return Call(

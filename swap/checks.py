@@ -99,6 +99,10 @@ class Checker:
     ) -> None:
         self._engines, self._runtimes = engines, runtimes
         self._card, self.ledger, self._hasher = card, ledger, hasher
+        self.configure(headroom=headroom, baseline=baseline, strict=strict)
+
+    def configure(self, *, headroom: int, baseline: int, strict: bool) -> None:
+        """What is configured of the card now."""
         self._headroom, self._baseline, self._strict = headroom, baseline, strict
 
     async def judge(

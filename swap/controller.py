@@ -129,6 +129,11 @@ class Controller:
         if self.state.person and unit in self.state.up:
             self._events.put_nowait(Up(0, unit, fit=True))
 
+    @property
+    def staging(self) -> bool:
+        """Somebody's hands are on a container."""
+        return self._hands.locked()
+
     async def stage(self, engine: str, pair: Pair) -> Sight:
         """Make a stopped engine's container what the pair declares. Raises Fault: it runs, a swap is under way, …"""
         self._expect_idle(engine)

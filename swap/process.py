@@ -55,7 +55,7 @@ class ChildProcess:
     """One engine's process group. `state`: the folder below which its records and its output are kept."""
 
     def __init__(self, engine: Engine, state: Path) -> None:
-        self._engine = engine
+        self.engine = engine
         self._records = Records(state / "processes" / engine.name)
         self._hasher = Hasher(self._records.folder / "hashes.json")
         self._lock = threading.Lock()  # held by whoever reads and writes the record, always off the event loop
@@ -76,7 +76,7 @@ class ChildProcess:
         return True
 
     async def declared(self, pair: Pair) -> Recipe:
-        recipe = await self._read(partial(declare, self._engine, pair))
+        recipe = await self._read(partial(declare, self.engine, pair))
         try:
             digest = await self._hasher.digest(Path(recipe.image))
         except Fault as fault:
@@ -114,7 +114,7 @@ class ChildProcess:
         await self._read(partial(self._note_told, record))
         forced = not await self._ended(record.run, signal.SIGTERM, grace)
         if forced and not await self._ended(record.run, signal.SIGKILL, KILL_LIMIT):
-            what = f"{self._engine.name} is still there {KILL_LIMIT:g} s after SIGKILL"
+            what = f"{self.engine.name} is still there {KILL_LIMIT:g} s after SIGKILL"
             mend = "a hung driver can hold it; see the kernel's log (`dmesg`); only a reboot may help"
             raise Unfinished(what, mend, ended=_Ended(partial(self._until_gone, record.run)))
         record = await self._read(self._observe)
@@ -237,15 +237,15 @@ class ChildProcess:
             old = self._records.previous()
             if old is None or differences(wanted, old.recipe):
                 there = otherwise(wanted, now.recipe if now else None)
-                what = f"{self._engine.name} isn't the one that is wanted back: {there}; nor is what was replaced last"
-                raise CannotStage(what, f"slotctl stage {self._engine.name}")
+                what = f"{self.engine.name} isn't the one that is wanted back: {there}; nor is what was replaced last"
+                raise CannotStage(what, f"slotctl stage {self.engine.name}")
             return self._replaced(old, old)
 
     def _stopped(self) -> Record | None:
         record = self._observe_locked()
         if record is not None and record.run is not None and record.running:
             if not record.ended:
-                raise CannotStage(f"{self._engine.name} is running", "stop it first, by a swap to another engine")
+                raise CannotStage(f"{self.engine.name} is running", "stop it first, by a swap to another engine")
             self._end_survivors(record.run)  # before they are forgotten with their record
         return record
 
@@ -265,7 +265,7 @@ class ChildProcess:
         now = await self._digest_now(recipe.image)
         if now != recipe.image_id:
             what = f"{recipe.image} {'has changed since it was staged' if now else 'is not there any more'}"
-            raise CannotStart(what, f"put the old one back, or slotctl stage {self._engine.name}")
+            raise CannotStart(what, f"put the old one back, or slotctl stage {self.engine.name}")
 
     def _start(self, id: str) -> None:
         """In a thread."""
@@ -280,7 +280,7 @@ class ChildProcess:
             self._spawn(record)
 
     def _no_such(self, id: str) -> CannotStart:
-        name = self._engine.name
+        name = self.engine.name
         return CannotStart(f"nothing of {name} is staged as {id}", f"slotctl stage {name}")
 
     def _end_survivors(self, run: Run) -> None:
@@ -292,7 +292,7 @@ class ChildProcess:
             threading.Event().wait(STOP_TICK)
         pids = ", ".join(str(one.pid) for one in left)
         raise CannotStart(
-            f"{self._engine.name}: its last run has left processes behind that won't die: {pids}",
+            f"{self.engine.name}: its last run has left processes behind that won't die: {pids}",
             "see the kernel's log (`dmesg`)",
             passing=True,
         )
@@ -315,7 +315,7 @@ class ChildProcess:
         self._tell(started)
 
     def _cannot_start(self, command: tuple[str, ...], error: Exception) -> CannotStart:
-        return CannotStart(f"{self._engine.name} can't be started: {command[0]}: {error}", "correct its command")
+        return CannotStart(f"{self.engine.name} can't be started: {command[0]}: {error}", "correct its command")
 
     # ------------------------------------------------------------------------------------------ stopping
 
@@ -345,7 +345,7 @@ class ChildProcess:
             try:
                 proc.send(target, number)
             except PermissionError as error:
-                what = f"{self._engine.name}: process {target.pid} runs as another user and can't be stopped"
+                what = f"{self.engine.name}: process {target.pid} runs as another user and can't be stopped"
                 raise Unreachable(what, "let its command stay with the daemon's user") from error
 
     async def _until_gone(self, run: Run) -> None:
@@ -369,7 +369,7 @@ class ChildProcess:
         await asyncio.wait({call.answer}, timeout=WRITE_LIMIT)
         if not call.answer.done():
             call.hangs = True
-            told = f"{what} of {self._engine.name} has taken more than {WRITE_LIMIT:g} s"
+            told = f"{what} of {self.engine.name} has taken more than {WRITE_LIMIT:g} s"
             ended = _Ended(partial(_end_of, call.answer))
             raise Unfinished(told, f"look after the disk of {self._records.folder}", ended=ended)
         return call.answer.result()

@@ -5,18 +5,41 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
+from engines.spec import Engine
 from slotproxy.config import CardSettings, Settings, SlotSettings
 from slotproxy.daemon import clients_wait
 from slotproxy.desk import Desk, Json
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.gate import Place, SlotGate
+from slotproxy.in_force import InForce
+from slotproxy.reload import Reload
 from swap.controller import Controller
 from swap.ledger import FileLedger
-from tests.swap.fakes import FakeLedger
+from swap.ports import Runtime
+from tests.swap.fakes import FakeLedger, FakeRuntime
 from tests.swap.world import World, until
 
+if TYPE_CHECKING:
+    from swap.dockerd import Docker
+
 SLOT = SlotSettings("someone")
+
+
+class Shelf:
+    """Where a reload finds the runtimes that it needs: the test puts them there, by engine."""
+
+    def __init__(self) -> None:
+        self.docker: Docker | None = None
+        self.runtimes: dict[str, FakeRuntime] = {}
+        self.told: list[Engine] = []  # that their entries changed
+
+    def make(self, engine: Engine) -> Runtime:
+        return self.runtimes[engine.name]
+
+    def configured(self, runtime: Runtime, engine: Engine) -> None:
+        self.told.append(engine)
 
 
 class Office(World):
@@ -42,8 +65,10 @@ class Office(World):
             models={},
             slots={SLOT.name: SLOT},
         )
-        about = EvidenceDesk(settings, self.controller, self.checker, evidence, self.card, self.slots, self.readiness)
-        self.desk = Desk(settings, self.controller, self.checker, evidence, self.card, self.slots, about)
+        held, self.shelf = InForce(settings), Shelf()
+        about = EvidenceDesk(held, self.controller, self.checker, evidence, self.card, self.slots, self.readiness)
+        self.desk = Desk(held, self.controller, self.checker, evidence, self.card, self.slots, about, self.shelf)
+        self.reload = Reload(held, self.controller, self.checker, self.slots, self.card, self.shelf)
 
     async def verify(self, *labels: str) -> None:
         """The real ledger touches the disk."""

@@ -23,6 +23,7 @@ from slotproxy.app import build_app
 from slotproxy.config import CardSettings, Limits, Settings, SlotSettings
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
+from slotproxy.in_force import InForce
 from slotproxy.outcomes import Outcome, Outcomes
 from slotproxy.server import Server, config
 from slotproxy.supervision import Supervision
@@ -223,7 +224,7 @@ async def proxied(
         gate.open(engines[0].name, engines[0].concurrency, RUN)
     outcomes = Outcomes()
     async with engine_client() as client:
-        app = build_app(settings, gate, client, outcomes=outcomes, patience=patience, supervision=supervision)
+        app = build_app(InForce(settings), gate, client, outcomes=outcomes, patience=patience, supervision=supervision)
         async with serving(app) as (state, port):
             try:
                 yield Proxy(f"http://127.0.0.1:{port}", port, gate, outcomes, app, state.tasks, state.connections)

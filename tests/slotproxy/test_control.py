@@ -38,8 +38,10 @@ async def served(office: Office) -> AsyncIterator[tuple[httpx.AsyncClient, async
     """The daemon without its client port: its control API at `control.sock`, and what stops it."""
     stop = asyncio.Event()
     settings, gate = office.desk.settings, office.slots
-    ending, health = Ending(stop), supervise(office.controller, gate)
-    daemon = Daemon(settings, office.controller, office.desk, gate, Outcomes(), None, Readiness(), ending, health)
+    ending, health, desk = Ending(stop), supervise(office.controller, gate), office.desk
+    daemon = Daemon(
+        desk.in_force, office.controller, desk, gate, Outcomes(), Readiness(), ending, health, office.reload
+    )
     office.strata.run(office.strata.recipes["current"])
     await office.verify("strata:current", "ninfer:v2")
     transport = httpx.AsyncHTTPTransport(uds=str(settings.control))

@@ -93,7 +93,7 @@ def ledger(office: Office) -> None:
 
 
 def no_state(office: Office) -> None:
-    office.desk.settings = replace(office.desk.settings, state=office.folder / "gone")
+    office.desk.in_force.settings = replace(office.desk.settings, state=office.folder / "gone")
 
 
 def held(office: Office) -> None:
@@ -285,7 +285,7 @@ def with_docker(office: Office, monkeypatch: pytest.MonkeyPatch, fault: Fault | 
             raise fault
         return "2.40.3"
 
-    office.desk.docker = FakeDocker()  # type: ignore[assignment]
+    office.shelf.docker = FakeDocker()  # type: ignore[assignment]
     monkeypatch.setattr(doctor, "compose_version", compose_version)
 
 
@@ -309,7 +309,7 @@ async def test_a_missing_compose_is_a_problem(office: Office, monkeypatch: pytes
 async def test_a_docker_that_cannot_be_reached_is_one_problem_of_all_that_need_it(office: Office) -> None:
     gone = Unreachable("Docker can't be reached", "start it", passing=True)
     async with office.serving():
-        office.desk.docker = FakeDocker(gone)  # type: ignore[assignment]
+        office.shelf.docker = FakeDocker(gone)  # type: ignore[assignment]
         for runtime in office.runtimes.values():
             for call in ("look", "declared"):
                 runtime.fail(call, gone, times=1000)

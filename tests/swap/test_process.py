@@ -40,7 +40,7 @@ from swap.process import ChildProcess
 
 async def main():
     runtime = ChildProcess(an_engine(*sys.argv[3:]), Path(sys.argv[1]))
-    staged = await runtime.stage(runtime._engine.deployed_pair)
+    staged = await runtime.stage(runtime.engine.deployed_pair)
     if sys.argv[2] == "before the orders":
         launch.Launch.go = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     await runtime.start(staged.id)
@@ -204,7 +204,7 @@ async def test_an_executable_that_changed_since_it_was_staged_is_not_started(tmp
     program = tmp_path / "engine"
     shutil.copy(SLEEP[0], program)
     runtime = ChildProcess(an_engine(str(program), "600"), tmp_path)
-    staged = await runtime.stage(runtime._engine.deployed_pair)
+    staged = await runtime.stage(runtime.engine.deployed_pair)
     shutil.copy("/usr/bin/env", program)
     moved = await runtime.look()
     assert moved.recipe == staged.recipe
@@ -218,7 +218,7 @@ async def test_a_program_that_cant_be_executed_says_why_and_leaves_nothing(tmp_p
     program.write_text("no program at all")
     program.chmod(0o755)
     runtime = ChildProcess(an_engine(str(program)), tmp_path)
-    staged = await runtime.stage(runtime._engine.deployed_pair)
+    staged = await runtime.stage(runtime.engine.deployed_pair)
     with pytest.raises(CannotStart, match="Exec format error"):
         await runtime.start(staged.id)
     assert await runtime.look() == staged
@@ -286,7 +286,7 @@ async def test_a_launcher_whose_daemon_dies_before_the_record_runs_nothing(tmp_p
 
 
 async def test_a_start_whose_caller_gives_up_is_seen_all_the_same(sleeper: ChildProcess) -> None:
-    staged = await sleeper.stage(sleeper._engine.deployed_pair)
+    staged = await sleeper.stage(sleeper.engine.deployed_pair)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.005):
             await asyncio.gather(sleeper.start(staged.id), asyncio.sleep(600))
@@ -316,7 +316,7 @@ async def test_a_damaged_record_is_named_and_nothing_is_started_over_it(sleeper:
 async def test_a_pid_that_was_used_again_is_never_signalled(
     sleeper: ChildProcess, stranger: proc.Mark, tmp_path: Path
 ) -> None:
-    staged = await sleeper.stage(sleeper._engine.deployed_pair)
+    staged = await sleeper.stage(sleeper.engine.deployed_pair)
     assert staged.recipe is not None
     before = proc.Mark(stranger.pid, stranger.start - 1, stranger.boot)
     await _rewrite(tmp_path, Record(staged.recipe, staged.id, Run(before, "then")))
@@ -326,7 +326,7 @@ async def test_a_pid_that_was_used_again_is_never_signalled(
 
 
 async def test_a_run_of_another_boot_is_over(sleeper: ChildProcess, stranger: proc.Mark, tmp_path: Path) -> None:
-    staged = await sleeper.stage(sleeper._engine.deployed_pair)
+    staged = await sleeper.stage(sleeper.engine.deployed_pair)
     assert staged.recipe is not None
     before = proc.Mark(stranger.pid, stranger.start, "another boot")
     await _rewrite(tmp_path, Record(staged.recipe, staged.id, Run(before, "then")))
@@ -438,7 +438,7 @@ async def _session(number: int, *, dead: bool = False) -> list[int]:
 
 
 async def _start(runtime: ChildProcess, pair: Pair | None = None) -> Sight:
-    staged = await runtime.stage(pair or runtime._engine.deployed_pair)
+    staged = await runtime.stage(pair or runtime.engine.deployed_pair)
     await runtime.start(staged.id)
     return await runtime.look()
 
