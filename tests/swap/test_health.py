@@ -247,11 +247,15 @@ async def test_bad_signs_of_one_that_answers_are_forgotten(world: World) -> None
 
 @in_simulated_time
 async def test_case_24_twin_an_engine_that_is_silent_in_a_prefill_is_not_useless(world: World) -> None:
-    """Neither its sign nor a completion says anything while it has work, however long."""
+    """Neither its sign nor a completion says anything while it has work, however long; nor is it counted for later."""
     async with ward(world) as made:
         made.sign = made.completion = SILENT
         made.work = 1
         await some(1000)
+        made.work = 0
+        await some(12)
+        made.sign = LOADED
+        await some(200)
         assert made.given_up == []
 
 
