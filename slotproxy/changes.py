@@ -20,7 +20,7 @@ _SIZES = {"vram", "host_memory", "headroom", "baseline", "max_body", "max_waitin
 _DURATIONS = {"drain", "freeing", "stop_limit", "max_hold", "first_ping", "ping_every"}
 _DURATIONS |= {"stop_grace", "start_deadline", "health_every"}
 _PLAIN = (int, float, str, bool, enum.Enum, type(None))
-_NEVER_SHOWN = {"key", "api_key"}
+_NEVER_SHOWN = {"key", "api_key", "webhook"}
 
 
 def fixed(old: Settings, new: Settings) -> list[str]:
@@ -35,6 +35,7 @@ def changes(old: Settings, new: Settings) -> list[str]:
         *_of("", old, new, "drain", "freeing", "stop_limit", "on_stop", "default"),
         *_of("card.", old.card, new.card, "headroom", "baseline", "on_change"),
         *_of("limits.", old.limits, new.limits),
+        *_of("notify.", old.notify, new.notify),
         *_named("models.", old.models, new.models, lambda at, *_: iter([f"{at}: changed"])),
         *_named("slots.", old.slots, new.slots, _slot),
         *_named("engines.", old.engines, new.engines, _engine),

@@ -23,6 +23,7 @@ from engines.spec import Engine, MiB
 from slotproxy.config_engines import check_name, engines_of
 from slotproxy.config_file import host_path, read, secret
 from slotproxy.config_keys import CardKeys, Keys, LimitsKeys, SlotKeys, schema
+from slotproxy.config_notify import NotifySettings, notify_of
 from slotproxy.config_yaml import ConfigError, Place, parse
 from slotproxy.units import format_size, show
 
@@ -102,6 +103,7 @@ class Settings:
     freeing: float = 60.0  # how long a swap waits for VRAM
     stop_limit: float = 30.0  # how long SIGTERM may take
     on_stop: str = "keep"  # or "stop": what becomes of the engine then
+    notify: NotifySettings = field(default_factory=NotifySettings)
     docker: str | None = None  # the Docker daemon's address; None: DOCKER_HOST, else the usual socket
 
 
@@ -130,6 +132,7 @@ def load(path: Path) -> Settings:
         slots=_slots(keys.slots, host, at / "slots"),
         limits=_limits(keys.limits or LimitsKeys(), at / "limits"),
         docker=_docker(keys.docker, at / "docker"),
+        notify=notify_of(keys.notify, at / "notify"),
         **_set(keys, "drain", "freeing", "stop_limit", "on_stop"),
     )
     _check_addresses(settings, at)

@@ -127,6 +127,14 @@ class LimitsKeys(Keys):
     ping_every: Annotated[Seconds | None, Meta(description="between the comments that follow")] = None
 
 
+class NotifyKeys(Keys):
+    command: Annotated[list[str] | None, Meta(description="a program and its arguments; the event is its stdin")] = None
+    webhook: Annotated[str | None, Meta(description="a URL that the event is posted to as JSON")] = None
+    on: Annotated[
+        list[str] | None, Meta(description="kinds of events (default: dark, recovered, restored, failed)")
+    ] = None
+
+
 class FileKeys(Keys):
     card: Annotated[CardKeys, Meta(description="the one card: gpu or simulated")]
     engines: Annotated[dict[str, EngineKeys], Meta(description="the engines that share the card, by name")]
@@ -147,6 +155,7 @@ class FileKeys(Keys):
         Literal["keep", "stop"] | None,
         Meta(description="whether the engine runs on when the proxy is stopped (keep), or is stopped, too"),
     ] = None
+    notify: Annotated[NotifyKeys | None, Meta(description="who hears of what went wrong")] = None
     docker: Annotated[str | None, Meta(description="the Docker daemon's address, such as unix:///run/docker.sock")] = (
         None
     )

@@ -98,7 +98,10 @@ async def _live(demo: Demo, settings: Settings, port: socket.socket) -> int:
         demo.stop.set()
     with control_socket(settings.control) as control:
         daemon, code = build(settings, Ending(demo.stop)), 0
-        async with event_log(settings, daemon.controller.hands.decisions), daemon.running(control):
+        async with (
+            event_log(lambda: daemon.in_force.settings, daemon.controller.hands.decisions),
+            daemon.running(control),
+        ):
             try:
                 await _prepare(demo, daemon)
                 await listen_at(port, OTHERWISE)

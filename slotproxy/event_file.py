@@ -23,7 +23,6 @@ from swap.decisions import KEPT, Decision, Decisions, Kind
 
 MOST = 4 * MiB  # bytes of one file; there are two
 BEHIND = 1000  # events that the disk may be behind; what comes then is left out
-LAST_WORDS = 2.0  # seconds, at the end, for what isn't written yet
 
 
 class EventFile:
@@ -39,8 +38,8 @@ class EventFile:
         self._broken = False
 
     @contextlib.asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """Written until the block ends, and a moment more for the last ones."""
+    async def kept(self, last_words: float) -> AsyncIterator[None]:
+        """Written until the block ends, and for at most `last_words` seconds more."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         threading.Thread(target=self._work, args=(loop, ended), name="event log", daemon=True).start()
         leave = self._decisions.hear(self._hear)
@@ -50,7 +49,7 @@ class EventFile:
             leave()
             self._lines.put(None)
             with contextlib.suppress(TimeoutError):  # its disk hangs, and memory ends with us
-                async with asyncio.timeout(LAST_WORDS):
+                async with asyncio.timeout(last_words):
                     await ended.wait()
 
     def _hear(self, decision: Decision) -> None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from slotproxy import __version__
 from slotproxy.config import Settings
+from slotproxy.ending import LAST_WORDS, SHARES
 from slotproxy.event_file import EventFile
+from slotproxy.notify import Notifier
 from swap.decisions import Decisions, Kind
 
 
 @contextlib.asynccontextmanager
-async def event_log(settings: Settings, decisions: Decisions) -> AsyncIterator[None]:
-    """A daemon's life: what it decides in here is kept, and told to whom it concerns."""
-    async with EventFile(settings.state / "events.jsonl", decisions).kept():
+async def event_log(settings: Callable[[], Settings], decisions: Decisions) -> AsyncIterator[None]:
+    """A daemon's life: what it decides in here is kept, and told to whom it concerns. `settings`: those in force."""
+    first = settings()
+    last_words = min(LAST_WORDS, first.stop_limit / SHARES)
+    file = EventFile(first.state / "events.jsonl", decisions)
+    notifier = Notifier(lambda: settings().notify, decisions)
+    async with file.kept(last_words), notifier.telling(last_words):
         decisions.add(Kind.STARTED, f"slotproxy {__version__} is up", pid=os.getpid())
         try:
             yield

@@ -171,8 +171,8 @@ class Telling:
             yield Said(Kind.RESTORED, f"{unit.label} serves again", failed, facts)
         elif out is not None:
             seconds = round(turn.now - out)
-            text = f"{unit.label} serves; nothing did for {seconds} s"
-            yield Said(Kind.RECOVERED, text, how, {**facts, "dark_for": seconds})
+            why = "; ".join(filter(None, (how, f"nothing served for {seconds} s")))
+            yield Said(Kind.RECOVERED, f"{unit.label} serves again", why, {**facts, "dark_for": seconds})
         elif met:
             yield Said(Kind.ADOPTED, f"{unit.label} serves, adopted as it runs", how, facts)
         else:

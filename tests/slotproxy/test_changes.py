@@ -11,6 +11,8 @@ from engines.ninfer.profile import PROFILE
 from engines.spec import Engine, GiB, MiB, Pair, Require
 from slotproxy.changes import changes, fixed
 from slotproxy.config import CardSettings, Limits, Settings, SlotSettings
+from slotproxy.config_notify import NotifySettings
+from swap.decisions import Kind
 
 V2 = Pair("ninfer", "v2", "ninfer:local", (Path("/models/v2.ninfer"),), env={"TOKEN": "hunter2"})
 NINFER = Engine(
@@ -47,6 +49,10 @@ def pair(**more: object) -> Settings:
         (replace(OLD, default=None), ["default: ninfer → none"]),
         (replace(OLD, limits=Limits(max_body=64 * MiB)), ["limits.max_body: 32MiB → 64MiB"]),
         (replace(OLD, card=CardSettings(gpu="0", baseline=GiB)), ["card.baseline: 0B → 1GiB"]),
+        (
+            replace(OLD, notify=NotifySettings(("/bin/tell",), "https://x/hunter2", frozenset({Kind.DARK}))),
+            ["notify.command: changed", "notify.webhook: changed", "notify.on: changed"],
+        ),
         (replace(OLD, models={"m": {"ninfer": "o"}, "n": {}}), ["models.m: changed", "models.n: added"]),
         (replace(OLD, slots={}), ["slots.voice: removed"]),
         (

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from engines.spec import GiB, MiB
 from slotproxy.config import ConfigError, Settings, check_fits, control_of, load, schema
+from swap.decisions import Kind
 
 SAMPLE = Path(__file__).parents[2] / "deploy" / "slotproxy.yml"
 Document = dict[str, Any]
@@ -160,6 +161,18 @@ def test_a_small_file_gets_everything_else_by_default(folder: Path) -> None:
     assert settings.engines["x"].url == f"http://127.0.0.1:{settings.engines['x'].profile.default_port}"
 
 
+def test_who_hears_of_what_is_as_configured(folder: Path) -> None:
+    document = box()
+    put("notify", {"command": ["/bin/sh", "-c", "true"]})(document)
+    told = read(folder, document).notify
+    assert (told.command, told.webhook) == (("/bin/sh", "-c", "true"), "")
+    assert told.on == {Kind.DARK, Kind.RECOVERED, Kind.RESTORED, Kind.FAILED}
+    put("notify", {"webhook": "https://x/y", "on": ["ended", "dark"]})(document)
+    told = read(folder, document).notify
+    assert (told.command, told.webhook) == ((), "https://x/y")
+    assert told.on == {Kind.ENDED, Kind.DARK}
+
+
 REFUSALS: list[tuple[Edit, str]] = [
     (put("engines.ninfer.vram", 30.5), "engines.ninfer.vram: 30.5 has no unit; write a size such as 30.5GiB"),
     (put("drain", 120), "drain: 120 has no unit; write a duration such as 120s"),
@@ -231,6 +244,18 @@ REFUSALS: list[tuple[Edit, str]] = [
     ),
     (put("limits.max_body", "1GiB"), "limits.max_waiting_bytes: 256MiB can't hold one body of max_body, 1GiB"),
     (put("docker", "/var/run/docker.sock"), "docker: '/var/run/docker.sock' is no address; write one such as unix:"),
+    (put("notify", {}), "notify: names nobody who hears of it; write command: [PATH, …] or webhook: URL"),
+    (put("notify", {"on": ["dark"]}), "notify: names nobody who hears of it"),
+    (put("notify.command", ["keys/gone"]), "notify.command: {folder}/keys/gone: No such file"),
+    (put("notify.command", ["keys/voice"]), "notify.command: {folder}/keys/voice can't be run; `chmod +x` it"),
+    (put("notify.webhook", "ftp://x/s3cret"), "notify.webhook: must begin with http:// or https:// and name a host"),
+    (put("notify.webhook", "http://[::"), "notify.webhook: is no URL; write one such as https://"),
+    (put("notify", {"webhook": "http://x", "on": []}), "notify.on: is empty; write which events it hears of, such as"),
+    (
+        put("notify", {"webhook": "http://x", "on": ["darkness"]}),
+        "notify.on: 'darkness' is no kind of event; the nearest known one is dark",
+    ),
+    (put("notify", {"webhook": "http://x", "on": ["notice"]}), "notify.on: 'notice' is no kind of event"),
     (put("control", "/" + "x" * 120), "control: /x"),
     (
         put("card", {"simulated": "32GiB", "baseline": "2GiB"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from slotproxy.event_file import EventFile, append, earlier
 from slotproxy.events_desk import plain, read
 from swap.decisions import Decision, Decisions, Kind
 from tests.swap.world import until
+
+SOON = 20.0  # seconds that anything here may take on a busy machine
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +32,26 @@ def full(path: Path) -> Path:
     return path
 
 
+class Hanging(threading.Event):
+    """Once it is set the disk goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+
+
 @pytest.fixture
-def hanging(path: Path) -> Path:
-    """Whoever reads it waits for somebody who writes."""
-    os.mkfifo(path)
-    return path
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+    hang = Hanging()
+
+    def slow(path: Path, line: bytes, most: int) -> None:
+        hang.begun.set()
+        hang.wait(SOON)
+        append(path, line, most)
+
+    monkeypatch.setattr(event_file, "append", slow)
+    yield hang
+    hang.set()
 
 
 @pytest.fixture
@@ -51,10 +68,10 @@ def line(text: str) -> bytes:
     return json.dumps(plain(decided)).encode() + b"\n"
 
 
-async def one_life(path: Path, *news: str) -> Decisions:
+async def one_life(path: Path, *news: str, last_words: float = SOON) -> Decisions:
     """A daemon that decides this and ends; what it has in memory then."""
     decisions = Decisions()
-    async with EventFile(path, decisions).kept():
+    async with EventFile(path, decisions).kept(last_words):
         for text in news:
             decisions.add(Kind.SERVING, text, why="because", unit="strata:current")
     return decisions
@@ -66,7 +83,7 @@ async def one_life(path: Path, *news: str) -> Decisions:
 async def test_what_was_decided_before_a_restart_is_there_after_it(path: Path) -> None:
     before = await one_life(path, "first", "second")
     after = Decisions()
-    async with EventFile(path, after).kept():
+    async with EventFile(path, after).kept(SOON):
         await until(lambda: len(after.last()) == 2)
         after.add(Kind.SERVING, "third")
     assert texts(after) == ["first", "second", "third"]
@@ -110,7 +127,7 @@ def test_two_files_hold_the_newest_events_and_no_more_than_they_may(path: Path) 
 
 async def test_a_full_disk_costs_what_it_didnt_take_and_says_how_much_once_it_can(full: Path) -> None:
     decisions = Decisions()
-    async with EventFile(full, decisions).kept():
+    async with EventFile(full, decisions).kept(SOON):
         decisions.add(Kind.SERVING, "lost 1")
         decisions.add(Kind.SERVING, "lost 2")
         await until(lambda: len(decisions.last()) == 3)
@@ -129,43 +146,36 @@ async def test_a_full_disk_costs_what_it_didnt_take_and_says_how_much_once_it_ca
 
 
 async def test_a_disk_that_hangs_keeps_nobody_waiting_and_nothing_grows(
-    hanging: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_file, "BEHIND", 5)
     decisions = Decisions()
-    async with EventFile(hanging, decisions).kept():
+    async with EventFile(path, decisions).kept(SOON):
+        decisions.add(Kind.SERVING, "the one that hangs")
+        await until(hanging.begun.is_set)
         for count in range(20):
             decisions.add(Kind.SERVING, f"news {count}")
-        await until(lambda: len(decisions.last()) == 21)
-        assert decisions.last()[-1].why == f"{hanging}: its disk doesn't answer"
-        await asyncio.to_thread(_goes_on, hanging)
+        await until(lambda: len(decisions.last()) == 22)
+        assert decisions.last()[-1].why == f"{path}: its disk doesn't answer"
+        hanging.set()
         await until(lambda: texts(decisions)[-1] == "events are written to disk again; 16 are missing there")
-    assert [one.text for one in await asyncio.to_thread(earlier, hanging)][:5] == [
-        f"news {count}" for count in range(5)
-    ]
+    written = [one.text for one in await asyncio.to_thread(earlier, path)]
+    assert written[:6] == ["the one that hangs", *(f"news {count}" for count in range(5))]
 
 
-async def test_a_disk_that_hangs_to_the_end_holds_nothing_up(hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_file, "LAST_WORDS", 0.05)
-    assert texts(await one_life(hanging, "news")) == ["news"]
-    await asyncio.to_thread(_goes_on, hanging)
+async def test_a_disk_that_hangs_to_the_end_holds_nothing_up(path: Path, hanging: Hanging) -> None:
+    assert texts(await one_life(path, "news", last_words=0.05)) == ["news"]
+    assert not hanging.is_set()
 
 
 async def test_a_state_folder_that_is_gone_is_said_once(path: Path) -> None:
     path = path.parent / "gone" / "events.jsonl"
     decisions = Decisions()
-    async with EventFile(path, decisions).kept():
+    async with EventFile(path, decisions).kept(SOON):
         for count in range(3):
             decisions.add(Kind.SERVING, f"news {count}")
         await until(lambda: len(decisions.last()) == 4)
     assert decisions.last()[-1].why == f"{path}: No such file or directory"
-
-
-def _goes_on(fifo: Path) -> None:
-    """Whoever waits to read it goes on, and finds no file there any more."""
-    fd = os.open(fifo, os.O_WRONLY)
-    fifo.unlink()
-    os.close(fd)
 
 
 def test_a_decision_is_the_same_when_it_is_read_back() -> None:

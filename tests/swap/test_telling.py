@@ -183,7 +183,7 @@ def test_an_engine_that_dies_is_told_as_failed_started_again_and_recovered_with_
     began = told.clock
     told.to_the_end()
     assert told.news() == [
-        f"recovered: strata:current serves; nothing did for {told.clock - began:.0f} s (it was started again)"
+        f"recovered: strata:current serves again (it was started again; nothing served for {told.clock - began:.0f} s)"
     ]
 
 
@@ -194,7 +194,7 @@ def test_a_useless_engine_is_told_started_again_and_recovered() -> None:
     told.to_the_end()
     assert told.news() == [
         "restarting: strata:current is started again (5 errors in a row)",
-        f"recovered: strata:current serves; nothing did for {told.clock - began:.0f} s (it was started again)",
+        f"recovered: strata:current serves again (it was started again; nothing served for {told.clock - began:.0f} s)",
     ]
 
 
@@ -232,7 +232,9 @@ def test_what_somebody_starts_in_the_dark_ends_it() -> None:
     told.tell(Died(STRATA, "was stopped by hand", by_hand=True)).tell(Up(0, V2))
     told.news()
     told.to_the_end()
-    assert told.news() == ["recovered: ninfer:v2 serves; nothing did for 2 s (it was started without our doing)"]
+    assert told.news() == [
+        "recovered: ninfer:v2 serves again (it was started without our doing; nothing served for 2 s)"
+    ]
 
 
 def test_a_second_engine_is_told_when_it_comes_up_and_when_it_is_stopped() -> None:
