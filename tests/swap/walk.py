@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from swap import machine
 from swap.moves import (
@@ -117,40 +117,51 @@ class Violation(AssertionError):
     """A promise was broken; the message ends with the path that led there."""
 
 
+@dataclass(slots=True)
+class _Graph:
+    """Nodes by number, in the order in which they were found: hashing one takes long."""
+
+    nodes: list[Node] = field(default_factory=list)
+    found_from: list[tuple[int, str]] = field(default_factory=list)  # the node that it was found from, and by what
+    edges: list[list[tuple[str, int]]] = field(default_factory=list)  # by what, to which node
+    _numbers: dict[Node, int] = field(default_factory=dict)
+
+    def number(self, node: Node, parent: int, name: str) -> int:
+        """The node's number; a new one is found from `parent`."""
+        number = self._numbers.setdefault(node, len(self.nodes))
+        if number == len(self.nodes):
+            self.nodes.append(node)
+            self.found_from.append((parent, name))
+            self.edges.append([])
+        return number
+
+
 def walk(cast: tuple[Unit, ...], limit: int = 1_000_000) -> int:
     """Visit everything that these units can do; returns the number of nodes.
 
     Raises Violation, with the shortest path to it.
     """
-    parents: dict[Node, tuple[Node | None, str]] = {}
-    edges: dict[Node, list[tuple[str, Node]]] = {}
-    queue: deque[Node] = deque()
+    graph = _Graph()
     for world in _first_worlds(cast):
-        node = (machine.START, world)
-        parents[node] = (None, f"start: running {_names(world.running)}")
-        queue.append(node)
+        graph.number((machine.START, world), -1, f"start: running {_names(world.running)}")
     step = functools.cache(machine.step)
     check_late = functools.cache(_check_late)
-    while queue:
-        node = queue.popleft()
-        edges[node] = [("killed", killed := _killed(node))]
-        if killed not in parents:
-            parents[killed] = (node, "killed, and started again")
-            queue.append(killed)
-        name = "a late report"
+    for number in itertools.count():
+        if number == len(graph.nodes):
+            break
+        assert number < limit, "the walk does not end"
+        node, name = graph.nodes[number], "a late report"
+        edges = graph.edges[number]
+        edges.append(("killed", graph.number(_killed(node), number, "killed, and started again")))
         try:
             check_late(node[0])
             for name, state, event, world in _moves(*node):
                 after = _step(step, state, world, event)
-                edges[node].append((name, after))
-                if after not in parents:
-                    assert len(parents) < limit, "the walk does not end"
-                    parents[after] = (node, name)
-                    queue.append(after)
+                edges.append((name, graph.number(after, number, name)))
         except Violation as broken:
-            raise Violation(f"{broken}\n{_path(parents, node)}\n  {name}  ← here") from None
-    _check_ways(parents, edges)
-    return len(parents)
+            raise Violation(f"{broken}\n{_path(graph, number)}\n  {name}  ← here") from None
+    _check_ways(graph)
+    return len(graph.nodes)
 
 
 def _first_worlds(cast: tuple[Unit, ...]) -> Iterator[World]:
@@ -454,71 +465,86 @@ def _killed(node: Node) -> Node:
     """SIGKILL in any state, a call that has only just begun included, and a new daemon."""
     state, world = node
     match state.doing:
-        case Start(n, unit):
-            world = _calling(world, n, "start", world.container(unit.engine))
-        case Stop(n, unit):
-            world = _calling(world, n, "stop", unit)
+        case Start(unit=unit):
+            return _restarted(world, "start", world.container(unit.engine))
+        case Stop(unit=unit):
+            return _restarted(world, "stop", unit)
         case _:
-            pass
+            return _restarted(world)
+
+
+@functools.cache
+def _restarted(world: World, kind: str = "", unit: Unit = A) -> Node:
+    if kind:
+        world = _calling(world, DEAD, kind, unit)
     return _canonical(machine.START, world.killed())
 
 
 def _canonical(state: State, world: World) -> Node:
     """Fold what doesn't matter: texts, the length of the back-off, absolute numbers."""
-    calls = sorted(world.calls)
-    number = len(calls)
-    doing = replace(state.doing, n=number) if state.doing else None
+    number, doing = len(world.calls), state.doing
     if isinstance(doing, Rest):
         doing = Rest(number, 0)
-    failure = "x" if state.failure else ""
-    if isinstance(doing, Choose):
-        doing = replace(doing, failures=1, spent=frozenset(), why="")
-    state = replace(state, doing=doing, number=number, attempt=0, failure=failure, dark="")
-    state = replace(state, failures=0, spent=frozenset())
+    elif isinstance(doing, Choose):
+        doing = replace(doing, n=number, failures=1, spent=frozenset(), why="")
+    elif doing is not None and doing.n != number:
+        doing = replace(doing, n=number)
+    folded = replace(
+        state,
+        doing=doing,
+        number=number,
+        attempt=0,
+        failures=0,
+        spent=frozenset(),
+        failure="x" if state.failure else "",
+        dark="",
+    )
+    if not world.calls:
+        return folded, world
+    calls = sorted(world.calls)
     kept = (call if call.n == DEAD else replace(call, n=i) for i, call in enumerate(calls))
-    return state, replace(world, calls=frozenset(kept))
+    return folded, replace(world, calls=frozenset(kept))
 
 
 # ------------------------------------------------------------------------------------------------- ways
 
 
-def _check_ways(parents: dict[Node, tuple[Node | None, str]], edges: dict[Node, list[tuple[str, Node]]]) -> None:
+def _check_ways(graph: _Graph) -> None:
     """From everywhere there is a way to serving; without people, to serving or to a dark that says it needs one."""
-    good = {node for node in edges if isinstance(gate(node[0]), Open) and node[0].order is None}
-    dark = {node for node in edges if node[0].person}
+    states = [state for state, _ in graph.nodes]
+    good = {n for n, state in enumerate(states) if isinstance(gate(state), Open) and state.order is None}
+    dark = {n for n, state in enumerate(states) if state.person}
     for how, ends, alone in (("at all", good, False), ("or to a person, by itself", good | dark, True)):
-        reached = _backwards(edges, ends, alone=alone)
-        for node in parents:
-            if node not in reached:
-                raise Violation(f"no way to serving {how}\n{_path(parents, node)}  ← from here")
+        reached = _backwards(graph, ends, alone=alone)
+        lost = next((n for n in range(len(states)) if n not in reached), None)
+        if lost is not None:
+            raise Violation(f"no way to serving {how}\n{_path(graph, lost)}  ← from here")
 
 
 _BY_PEOPLE = ("ordered", "aborted", "told: unfit", "found nothing", "chose nobody", "killed")
 
 
-def _backwards(edges: dict[Node, list[tuple[str, Node]]], good: set[Node], *, alone: bool) -> set[Node]:
-    incoming: dict[Node, list[Node]] = {}
-    for node, out in edges.items():
+def _backwards(graph: _Graph, good: set[int], *, alone: bool) -> set[int]:
+    incoming: list[list[int]] = [[] for _ in graph.nodes]
+    for number, out in enumerate(graph.edges):
         for name, after in out:
             if not (alone and (name.startswith(_BY_PEOPLE) or name.endswith("by hand"))):
-                incoming.setdefault(after, []).append(node)
+                incoming[after].append(number)
     reached, queue = set(good), deque(good)
     while queue:
-        for node in incoming.get(queue.popleft(), ()):
-            if node not in reached:
-                reached.add(node)
-                queue.append(node)
+        for number in incoming[queue.popleft()]:
+            if number not in reached:
+                reached.add(number)
+                queue.append(number)
     return reached
 
 
-def _path(parents: dict[Node, tuple[Node | None, str]], node: Node) -> str:
+def _path(graph: _Graph, number: int) -> str:
     lines: list[str] = []
-    at: Node | None = node
-    while at is not None:
-        before, name = parents[at]
-        doing = type(at[0].doing).__name__ if at[0].doing else "nothing"
-        lines.append(f"  {name}  → {doing}")
-        at = before
+    while number >= 0:
+        state, _ = graph.nodes[number]
+        number, name = graph.found_from[number]
+        lines.append(f"  {name}  → {type(state.doing).__name__ if state.doing else 'nothing'}")
     return "\n".join(reversed(lines))
 
 
