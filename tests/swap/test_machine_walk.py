@@ -70,10 +70,10 @@ WITHOUT: list[tuple[str, Callable[..., Any], str]] = [
     ("is_current", _is_current, "changed something"),
     ("up", _up, "was dropped"),
     ("overdue", _overdue, "during a call on it"),
-    ("in_the_way", lambda state, goal: frozenset(), "is up"),
+    ("in_the_way", lambda state, goal: frozenset(), "left on the card"),
     ("must_inspect", lambda state, goal: False, "without a good inspection"),
     ("must_drain", lambda state, victim: False, "with the gate open"),
-    ("chooses", lambda state, tried, passing: False, "for a person"),
+    ("chooses", lambda state, tried, passing: False, "nobody asked who else"),
     ("tries_again", lambda state, passing: False, "for a person"),
 ]
 

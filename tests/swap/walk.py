@@ -383,6 +383,9 @@ def _check_change(before: State, event: Event, after: State) -> None:
         _require(after.last in (before.serving, after.serving), "what would be restored never served")
     if isinstance(event, Failed) and event.passing and before.order is None and before.goal:
         _require(not after.person, "a passing failure left it dark for a person")
+    bringing_up = isinstance(before.doing, Stage | PutBack | Inspect | Start | Warm) and before.order is None
+    if isinstance(event, Failed) and bringing_up and before.goal:
+        _require(not after.person, "a failure left it dark and nobody asked who else may have the card")
     if after.failure and after.goal != before.goal:
         _require(after.goal in (after.last, None), "restores what never served")
 
