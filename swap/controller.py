@@ -112,7 +112,7 @@ class Controller:
             return None
         if note:
             self.answers.note(order, note)
-        self._events.put_nowait(Aborted())
+        self._events.put_nowait(Aborted(note))
         return f"{order.engine}:{order.pair}"
 
     @property

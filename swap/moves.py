@@ -52,7 +52,9 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The operator gives the order up."""
+    """The order is given up: by the operator, or as `why` says. The machine asks for no reason."""
+
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,14 +84,17 @@ class Telling:
         match turn.event:
             case Ordered(order):
                 yield from _ordered(order, turn.effects)
-            case Aborted() if turn.after.given_up and not turn.before.given_up and turn.after.order:
-                yield Said(Kind.ORDERED, f"the swap to {_target(turn.after.order)} is given up", "the operator says so")
+            case Aborted(why) if turn.after.given_up and not turn.before.given_up and turn.after.order:
+                yield Said(
+                    Kind.ORDERED, f"the swap to {_target(turn.after.order)} is given up", why or "the operator says so"
+                )
             case Died():
                 yield from self._died(turn, turn.event)
             case Up():
                 yield from self._up(turn, turn.event)
-            case Useless(unit, why) if turn.before.serving == unit:  # who found it useless has said so
+            case Useless(unit, why) if turn.before.serving == unit:
                 self._out_since = turn.now
+                yield Said(Kind.USELESS, f"{unit.label} runs and serves nobody", why, {"unit": unit.label})
                 yield from _again(unit, turn.after, why)
             case Found():
                 yield from self._found(turn.event)

@@ -165,10 +165,10 @@ def test_a_swap_that_fails_is_told_as_failed_restored_and_answered() -> None:
 
 def test_what_the_operator_gives_up_has_not_failed() -> None:
     told = serving()
-    told.tell(Ordered(TO_NINFER)).until(Warm).tell(Aborted())
+    told.tell(Ordered(TO_NINFER)).until(Warm).tell(Aborted("slotproxy is stopping"))
     told.tell(Failed(told.n, "given up by the operator", passing=True, interrupted=True)).to_the_end()
     heard = told.news()
-    assert "ordered: the swap to ninfer:v2 is given up (the operator says so)" in heard
+    assert "ordered: the swap to ninfer:v2 is given up (slotproxy is stopping)" in heard
     assert not [line for line in heard if line.startswith("failed")]
     assert heard[-1].startswith("answered: the swap to ninfer:v2 ended with 4: strata:current serves")
 
@@ -193,6 +193,7 @@ def test_a_useless_engine_is_told_started_again_and_recovered() -> None:
     began = told.clock
     told.to_the_end()
     assert told.news() == [
+        "useless: strata:current runs and serves nobody (5 errors in a row)",
         "restarting: strata:current is started again (5 errors in a row)",
         f"recovered: strata:current serves again (it was started again; nothing served for {told.clock - began:.0f} s)",
     ]
