@@ -31,14 +31,14 @@ def small(strata: Tenant, ninfer: Tenant) -> None:
 def both_proven(docker_bed: DockerBed, shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with box(docker_bed, shim, tmp_path_factory.mktemp("policies"), small) as house:
         house.serve()
-        house.prove("strata", "ninfer")
+        house.prove("ninfer", "strata")
         yield house
 
 
 @pytest.fixture
 def house(both_proven: House) -> House:
-    """NInfer serves, and somebody has given both a restart policy."""
-    both_proven.make_serve("ninfer")
+    """Strata serves, and somebody has given both a restart policy."""
+    both_proven.make_serve("strata")
     for engine in both_proven.tenants:
         both_proven.bed.client.update_container(both_proven.container(engine)["Id"], restart_policy=ALWAYS)
     return both_proven
@@ -63,13 +63,13 @@ def docker_starts_anew(house: House) -> None:
 def test_case_34_of_two_that_docker_brought_back_the_last_server_is_kept_and_the_other_stopped(house: House) -> None:
     docker_starts_anew(house)
     assert sorted(house.running()) == ["ninfer", "strata"]
-    before = house.run_of("ninfer")
+    before = house.run_of("strata")
     house.serve()
-    house.wait_serving("ninfer")
-    house.wait(lambda: house.running() == ["ninfer"], "the other one to be stopped")
-    assert house.run_of("ninfer") == before
-    assert served_by(ask(house)) == "ninfer"
-    assert policies(house) == {"strata": "always", "ninfer": "always"}
+    house.wait_serving("strata")
+    house.wait(lambda: house.running() == ["strata"], "the other one to be stopped")
+    assert house.run_of("strata") == before
+    assert served_by(ask(house)) == "strata"
+    assert policies(house) == {"ninfer": "always", "strata": "always"}
 
     warned = house.status()["warnings"]
     assert len(warned) == 2, warned
@@ -90,24 +90,24 @@ def test_case_34_policies_are_corrected_on_request_and_nothing_else_is_touched(h
     said = house.ok("correct")
     for engine in house.tenants:
         assert f"{engine}: the restart policy of {house.tenants[engine].container} was 'always', it is 'no' now" in said
-    assert policies(house) == {"strata": "no", "ninfer": "no"}
+    assert policies(house) == {"ninfer": "no", "strata": "no"}
     assert {engine: house.run_of(engine) for engine in house.tenants} == before
-    assert house.running() == ["ninfer"]
-    assert served_by(ask(house)) == "ninfer"
+    assert house.running() == ["strata"]
+    assert served_by(ask(house)) == "strata"
     assert house.status()["warnings"] == []
     events = json.loads(house.ok("events", "--json"))["events"]
     assert [one["facts"]["engine"] for one in events if one["kind"] == "corrected"] == list(house.tenants)
 
-    answer = json.loads(house.ok("correct", "--json", "strata"))
-    assert answer["engines"] == {"strata": {"container": house.tenants["strata"].container, "was": None, "error": None}}
-    code, words = swap(house, "to-strata", "--no-stage")
+    answer = json.loads(house.ok("correct", "--json", "ninfer"))
+    assert answer["engines"] == {"ninfer": {"container": house.tenants["ninfer"].container, "was": None, "error": None}}
+    code, words = swap(house, "to-ninfer", "--no-stage")
     assert code == SERVED, words
-    assert house.run_of("strata")[0] == before["strata"][0]
+    assert house.run_of("ninfer")[0] == before["ninfer"][0]
 
 
 def test_case_34_a_swap_to_a_container_with_a_policy_is_refused_and_its_mend_mends_it(house: House) -> None:
-    code, words = swap(house, "to-strata", "--no-stage")
+    code, words = swap(house, "to-ninfer", "--no-stage")
     assert code == REFUSED, words
-    assert "`slotctl correct strata`" in words
-    house.ok("correct", "strata")
-    assert policies(house) == {"strata": "no", "ninfer": "always"}
+    assert "`slotctl correct ninfer`" in words
+    house.ok("correct", "ninfer")
+    assert policies(house) == {"ninfer": "no", "strata": "always"}
