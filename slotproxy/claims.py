@@ -13,9 +13,9 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 from swap.address import listener
+from swap.durable import expect_regular
 from swap.ports import Fault
 
 BACKLOG = 2048
@@ -69,29 +69,78 @@ async def _no_port(host: str, port: int, error: OSError, otherwise: str) -> Cann
 
 @contextlib.contextmanager
 def state_folder(state: Path) -> Iterator[None]:
-    """Two daemons on one state folder would both move the card."""
+    """Two daemons on one state folder would both move the card.
+
+    One that can't be written is had all the same, as long as it can be locked: what runs is served. Where there is no
+    lock file yet, and none can be made, the folder itself is locked. Whoever locks the file has the folder meanwhile.
+    """
     try:
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (state / "daemon.lock").open("a+")
+        folder = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        what = f"state: {state} can't be used: {error.strerror}"
-        raise CannotServe(f"{what}; make it a folder that this user may write, or give another `state:`") from error
-    with lock:
+        raise _unusable(state, error) from error
+    with contextlib.ExitStack() as end:
+        end.callback(os.close, folder)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            what = f"{state}: another slotproxy{_pid_in(lock)} works in this state folder"
-            raise CannotServe(f"{what}; stop it, or give this one another `state:`") from error
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+            _lock_in_turn(folder, state)
+            lock = _lock_file(state)
+            if lock is not None:
+                end.callback(os.close, lock)
+                _lock(lock, state)
+                fcntl.flock(folder, fcntl.LOCK_UN)
+                _sign(lock)
+        except OSError as error:
+            raise _unusable(state, error) from error
         yield
 
 
-def _pid_in(lock: TextIO) -> str:
-    lock.seek(0)
-    pid = lock.read(20).strip()
-    return f" (pid {pid})" if pid.isdecimal() else ""
+def _unusable(state: Path, error: OSError) -> CannotServe:
+    what = f"state: {state} can't be used: {error.strerror or error}"
+    return CannotServe(f"{what}; make it a folder that this user may write, or give another `state:`")
+
+
+def _lock_in_turn(folder: int, state: Path) -> None:
+    deadline = time.monotonic() + TURN_LIMIT
+    while not _locked(folder):
+        if time.monotonic() > deadline:
+            raise _taken(state, "")
+        time.sleep(0.02)
+
+
+def _lock_file(state: Path) -> int | None:
+    """None where there is none, and none can be made."""
+    path, flags = state / "daemon.lock", os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
+    except OSError:
+        try:
+            lock = os.open(path, os.O_RDONLY | flags)
+        except FileNotFoundError:
+            return None
+    try:
+        expect_regular(lock, path)
+    except OSError:
+        os.close(lock)
+        raise CannotServe(f"state: {path} is no regular file; remove it, or give another `state:`") from None
+    return lock
+
+
+def _lock(lock: int, state: Path) -> None:
+    if not _locked(lock):
+        pid = os.pread(lock, 20, 0).strip()
+        raise _taken(state, f" (pid {pid.decode()})" if pid.isdigit() else "")
+
+
+def _taken(state: Path, who: str) -> CannotServe:
+    what = f"{state}: another slotproxy{who} works in this state folder"
+    return CannotServe(f"{what}; stop it, or give this one another `state:`")
+
+
+def _sign(lock: int) -> None:
+    """For people's eyes: a full disk takes no number, and the lock holds without."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
 
 # ------------------------------------------------------------------------------------------------- the control socket

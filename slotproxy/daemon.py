@@ -14,13 +14,13 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 import uvicorn
 
 from slotproxy.app import build_app
-from slotproxy.claims import claim_port, control_socket, listen_at, state_folder
+from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at, state_folder
 from slotproxy.config import Settings, check_fits
 from slotproxy.control import build_control
 from slotproxy.desk import Desk
@@ -40,6 +40,7 @@ from slotproxy.systemd import Systemd, in_a_line
 from swap import restart_policy
 from swap.checks import Checker
 from swap.controller import Controller
+from swap.decisions import Decisions
 from swap.hands import BACKOFF, Hands, Times
 from swap.hashing import Hasher
 from swap.health import Health
@@ -54,6 +55,12 @@ from swap.refit import engine_of
 from swap.shutdown import stop_engines
 from swap.simulated import SimulatedCard
 from swap.state import moving
+from swap.statefolder import StateFolder
+from swap.threads import STATE, Hangs
+
+T = TypeVar("T")
+
+START_LIMIT = 30.0  # seconds that the state folder's disk may take at start
 
 
 @dataclass
@@ -130,11 +137,13 @@ class Daemon:
             async with asyncio.TaskGroup() as tasks:
                 working = tasks.create_task(self.controller.run(), name="card")
                 looking = tasks.create_task(self.health.run(), name="health")
+                watching = tasks.create_task(self.desk.state.watch(), name="state folder")
                 await self.ending.stop.wait()
                 looking.cancel()
                 self.ending.begin(self.settings.stop_limit)
                 await self.ending.wait(leave(self.controller), self.ending.left(keep=4))
                 working.cancel()
+                watching.cancel()
         finally:
             self.ending.card_left.set()
 
@@ -170,14 +179,16 @@ class Daemon:
 
 def build(settings: Settings, ending: Ending) -> Daemon:
     """Every part, once. The state folder must be ours: what a crash cut off there is set aside now."""
-    in_force, maker = InForce(settings), Runtimes(settings.state, settings.docker)
+    decisions = Decisions()
+    state = StateFolder(settings.state, decisions)
+    in_force, maker = InForce(settings), Runtimes(settings.state, settings.docker, state.guard)
     engines = dict(settings.engines)  # all hold this very one, and a reload changes it in place
     runtimes = {name: maker.make(engine) for name, engine in engines.items()}
     card = _card(settings)
-    ledger = FileLedger(settings.state / "ledger.jsonl")
+    ledger = FileLedger(settings.state / "ledger.jsonl", state.guard)
     gate = SlotGate(max_waiting=settings.limits.max_waiting, max_waiting_bytes=settings.limits.max_waiting_bytes)
     readiness = Readiness()
-    hasher = Hasher(settings.state / "hashes.json")
+    hasher = Hasher(settings.state / "hashes.json", guard=state.guard)
     checker = Checker(
         engines=engines,
         runtimes=runtimes,
@@ -187,6 +198,7 @@ def build(settings: Settings, ending: Ending) -> Daemon:
         headroom=settings.card.headroom,
         baseline=settings.card.baseline,
         strict=settings.card.on_change == "refuse",
+        state=state,
     )
     hands = Hands(
         engines=engines,
@@ -194,7 +206,7 @@ def build(settings: Settings, ending: Ending) -> Daemon:
         card=card,
         checker=checker,
         gate=gate,
-        journal=FileJournal(settings.state / "journal.json"),
+        journal=FileJournal(settings.state / "journal.json", state.guard),
         readiness=readiness,
         headroom=settings.card.headroom,
         default=settings.default,
@@ -202,11 +214,13 @@ def build(settings: Settings, ending: Ending) -> Daemon:
         in_flight=lambda: gate.view().in_flight,
         times=Times(settings.drain, settings.freeing, BACKOFF),
         baseline=settings.card.baseline,
+        decisions=decisions,
     )
     controller = Controller(engines, hands, ledger, gate)
     hasher.pause = lambda: clients_wait(controller, gate)
+    state.came_back = controller.write_again
     evidence = EvidenceDesk(in_force, controller, checker, ledger, card, gate, readiness)
-    desk = Desk(in_force, controller, checker, ledger, card, gate, evidence, maker)
+    desk = Desk(in_force, controller, checker, ledger, card, gate, evidence, state, maker)
     reload = Reload(in_force, controller, checker, gate, card, maker)
     health = supervise(controller, gate)
     return Daemon(in_force, controller, desk, gate, Outcomes(), readiness, ending, health, reload)
@@ -232,14 +246,13 @@ def _card(settings: Settings) -> Card:
 async def serve(settings: Settings) -> int:
     """`slotproxy serve`: until SIGTERM or SIGINT. The exit code: 1 when a part of it broke. Raises CannotServe."""
     ending, otherwise, systemd, changed = Ending(), "give another `listen:`", Systemd(), asyncio.Event()
-    with (
-        _signals(ending, changed),
-        await claim_port(settings.host, settings.port, otherwise) as listening,
-        state_folder(settings.state),
-        control_socket(settings.control) as control,
-    ):
+    async with contextlib.AsyncExitStack() as held:
+        held.enter_context(_signals(ending, changed))
+        listening = held.enter_context(await claim_port(settings.host, settings.port, otherwise))
+        await _on_disk(lambda: held.enter_context(state_folder(settings.state)), settings)
+        control = held.enter_context(control_socket(settings.control))
         await listen_at(listening, otherwise)
-        daemon = build(settings, ending)
+        daemon = await _on_disk(lambda: build(settings, ending), settings)
         daemon.reload.around = systemd.reloading
         log = structlog.get_logger("slotproxy")
         async with (
@@ -262,6 +275,14 @@ async def serve(settings: Settings) -> int:
         log.info("slotproxy has ended" if daemon.stops_engines else "slotproxy has ended; engines run on")
         leave_after(ending.last_words, int(daemon.broken))  # a thread in a call that hangs (NVML, Docker, a disk)
     return int(daemon.broken)
+
+
+async def _on_disk(work: Callable[[], T], settings: Settings) -> T:
+    """What must be had of the state folder before anything else. Raises CannotServe where its disk hangs."""
+    try:
+        return await STATE.run(work, f"the disk of the state folder {settings.state}", START_LIMIT)
+    except Hangs as fault:
+        raise CannotServe(str(fault)) from fault
 
 
 def address_of(listening: socket.socket) -> str:

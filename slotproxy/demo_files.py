@@ -22,7 +22,7 @@ from engines.artifacts.sample_gguf import write_gguf
 from engines.ninfer.sample import write_artifact
 from slotproxy import config
 from slotproxy.claims import CannotServe
-from swap.journal import replace_file
+from swap.durable import replace_file
 
 HOST = "127.0.0.1"
 HEAD = "# Written by `slotproxy demo`, which removes it again.\n"

@@ -34,6 +34,7 @@ from swap.ports import Card, Fault, Foreign, Sight
 from swap.reading import Reading, Say, nobody
 from swap.standing import Standing
 from swap.state import Refusing, gate, phase
+from swap.statefolder import StateFolder
 from swap.tickets import Ended
 from swap.wish import Wish
 
@@ -57,6 +58,7 @@ class Desk:
     card: Card
     gate: SlotGate
     evidence: EvidenceDesk
+    state: StateFolder
     maker: Maker | None = None  # of runtimes; None in tests that have their own
 
     @property
@@ -96,7 +98,7 @@ class Desk:
             "dark": self.dark(),
             "card": await self._card(),
             "engines": engines,
-            "warnings": [*self.ledger.problems(), *(one["warning"] for one in engines.values() if one.get("warning"))],
+            "warnings": [*self.ledger.problems(), *filter(None, [self.state.trouble]), *_warnings(engines)],
         }
 
     async def _standing(self, known: Known | None) -> Standing | None:
@@ -207,6 +209,8 @@ class Desk:
         """Make the stopped container what the pair declares; no VRAM is taken, and nothing that can't run is staged."""
         chosen, declared = named(self.settings, engine, pair)
         verdict = await self.checker.judge(chosen.name, declared.name, trial=True, how=Reading(say, aside=True))
+        if (unwritable := await self.checker.unwritable()) is not None:
+            verdict = replace(verdict, refusals=(*verdict.refusals, unwritable))
         if verdict.refusals:
             first = verdict.refusals[0]
             raise Refusal("; ".join(refusal.what for refusal in verdict.refusals), first.mend, 3)
@@ -284,6 +288,10 @@ class Desk:
             return {"code": 0, "text": "no hold was set"}
         self.controller.hands.decisions.add(Kind.RELEASED, "the hold is released", why="the operator says so")
         return {"code": 0, "text": "released"}
+
+
+def _warnings(engines: Json) -> list[str]:
+    return [one["warning"] for one in engines.values() if one.get("warning")]
 
 
 def _plan(verdict: Verdict) -> Json:

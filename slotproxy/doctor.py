@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -134,13 +132,12 @@ class Doctor:
             yield Finding("ledger", problem)
 
     async def _state(self) -> Check:
-        folder = self.desk.settings.state
+        folder = self.desk.state.path
         try:
-            free = await STATE.run(partial(_room_after_a_write, folder), f"the disk of {folder}", WRITING)
+            await self.desk.state.expect_writable()
+            free = await STATE.run(lambda: shutil.disk_usage(folder).free, f"the disk of {folder}", WRITING)
         except OSError as error:
-            what = f"the state folder {folder} can't be written: {error.strerror}"
-            yield Finding("state", what, "make it so: until then swaps are refused, and what serves goes on")
-            return
+            raise Fault(f"how full the disk of {folder} is can't be told: {error.strerror}", "see `df`") from error
         if free < LITTLE:
             what = f"the disk of the state folder {folder} has {format_size(free)} left"
             yield Finding("state", what, "make room", Weight.WARNING)
@@ -269,12 +266,3 @@ def answer(findings: Iterable[Finding]) -> Json:
 def _plain(findings: Iterable[Finding]) -> Iterator[Json]:
     for one in findings:
         yield {"where": one.where, "what": one.what, "mend": one.mend, "severity": one.weight.value}
-
-
-def _room_after_a_write(folder: Path) -> int:
-    """Bytes that are left there. Raises OSError where nothing can be written."""
-    with tempfile.TemporaryFile(dir=folder) as probe:
-        probe.write(b"\0" * 4096)
-        probe.flush()
-        os.fsync(probe.fileno())
-    return shutil.disk_usage(folder).free

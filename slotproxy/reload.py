@@ -34,6 +34,7 @@ from swap.ports import Card, Fault, Runtime
 from swap.threads import MODELS
 
 READING = 30.0  # seconds that the file, and the files of keys that it names, may take
+LIBRARIES = "the disk of slotproxy's own libraries"
 AGAIN = "correct it, and reload again"
 
 Json = dict[str, Any]
@@ -132,7 +133,12 @@ class Reload:
         """Runtimes of what is new, or is another container now."""
         old = self.controller.engines
         wanted = [engine for name, engine in new.engines.items() if name not in old or refit.another(old[name], engine)]
-        return {engine.name: await asyncio.to_thread(self.maker.make, engine) for engine in wanted}
+        try:
+            return {
+                engine.name: await MODELS.run(partial(self.maker.make, engine), LIBRARIES, READING) for engine in wanted
+            }
+        except Fault as fault:
+            raise Refusal(fault.what, fault.mend, 3) from fault
 
     # ------------------------------------------------------------------------------------------ the one step
 

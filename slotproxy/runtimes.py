@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from engines.spec import Engine
+from swap.durable import Guard
 from swap.ports import Runtime
 from swap.process import ChildProcess
 
@@ -28,15 +29,15 @@ class Maker(Protocol):
 
 
 class Runtimes:
-    """`state` is the daemon's folder, `address` the Docker daemon's (None: the usual one)."""
+    """`state` is the daemon's folder, with its `guard`, `address` the Docker daemon's (None: the usual one)."""
 
-    def __init__(self, state: Path, address: str | None) -> None:
-        self._state, self._address = state, address
+    def __init__(self, state: Path, address: str | None, guard: Guard) -> None:
+        self._state, self._address, self._guard = state, address, guard
         self.docker: Docker | None = None
 
     def make(self, engine: Engine) -> Runtime:
         if engine.container is None:
-            return ChildProcess(engine, self._state)
+            return ChildProcess(engine, self._state, self._guard)
         from swap.container import DockerContainer  # noqa: PLC0415 - loading the SDK takes as long as all the rest
         from swap.dockerd import Docker  # noqa: PLC0415
 

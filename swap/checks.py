@@ -37,6 +37,7 @@ from swap.ports import (
 )
 from swap.reading import Reading
 from swap.standing import PairState, Standing, standing, verified_as
+from swap.statefolder import StateFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Verdict:
 class Checker:
     """Judges pairs. It asks and reads, and changes nothing. `headroom` and `baseline` are bytes of the card.
 
-    `strict`: evidence of another GPU or driver doesn't count.
+    `strict`: evidence of another GPU or driver doesn't count. `state`: the folder that a swap must be able to write.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class Checker:
         headroom: int,
         baseline: int,
         strict: bool = False,
+        state: StateFolder | None = None,
     ) -> None:
-        self._engines, self._runtimes = engines, runtimes
+        self._engines, self._runtimes, self.state = engines, runtimes, state
         self._card, self.ledger, self._hasher = card, ledger, hasher
         self.configure(headroom=headroom, baseline=baseline, strict=strict)
 
@@ -119,6 +121,13 @@ class Checker:
         if name not in chosen.pairs:
             return _unknown(engine, name, f"{engine} has no pair {name!r}", chosen.pairs)
         return await self._judge(chosen, chosen.pairs[name], how or Reading(), trial=trial, may_stage=may_stage)
+
+    async def unwritable(self) -> Refusal | None:
+        """What speaks against any swap: it couldn't be written down. What serves needs no such thing."""
+        found = Findings()
+        if self.state is not None:
+            await found.ask(self.state.expect_writable())
+        return next(iter(found.refusals), None)
 
     async def subject_of(
         self, engine: Engine, recipe: Recipe, pair: Pair | None, how: Reading | None = None

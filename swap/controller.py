@@ -27,6 +27,7 @@ from swap.moves import (
     Aborted,
     Answer,
     Awaited,
+    Done,
     Drain,
     Effect,
     Event,
@@ -86,6 +87,7 @@ class Controller:
     _ending: Order | None = None  # decided, and not yet answered: its evidence is being written
     _last_gate: Open | Closed | Refusing | None = None
     _hands: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _owed: bool = False  # what is true now isn't in the journal
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -123,6 +125,11 @@ class Controller:
     def useless(self, unit: Unit, why: str) -> None:
         """What serves answers nothing but errors any more: it is stopped, and started anew; requests wait meanwhile."""
         self._events.put_nowait(Useless(unit, why))
+
+    def write_again(self) -> None:
+        """What the journal has may be old, or come late: its disk was full, or hung, and isn't any more."""
+        self._owed = True
+        self._events.put_nowait(Done(0))  # nobody's report: it only wakes the loop
 
     def proven(self, unit: Unit) -> None:
         """What runs has evidence now: where it was refused, it may serve."""
@@ -194,6 +201,8 @@ class Controller:
             await self._write_journal("serving")
             tasks.create_task(self.recorder.recognize(self.state.serving), name="recognize what serves")
             tasks.create_task(self._grow_steady(self.state.serving), name="has it served long enough")
+        elif self._owed and self.state.serving and self.state.doing is None:
+            await self._write_journal("serving")
         await self._note_refused()
         for effect in effects:
             await self._act(effect, tasks)
@@ -228,7 +237,7 @@ class Controller:
         fault = None
         if isinstance(effect, CHANGES):
             fault = await self._write_journal(type(effect).__name__.lower(), effect.unit)
-        if fault is not None and self.state.order is not None and not self.state.failure:
+        if fault is not None and self.state.target is not None and not self.state.failure:
             # What served may come back without a journal; nothing new is begun without one.
             why = f"the journal can't be written: {fault}"
             self._events.put_nowait(Failed(effect.n, why, passing=True, interrupted=True))
@@ -304,6 +313,7 @@ class Controller:
         except Fault as fault:
             self._log.error("journal", fault=str(fault))
             return fault
+        self._owed = False
         return None
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar
 
-from swap.journal import replace_file, sync_folder
+from swap.durable import read_file, replace_file, sync_folder
 from swap.ports import CannotStage, Recipe
 from swap.recipes import LABEL, Json, created_recipe
 from swap.threads import STATE
@@ -82,7 +82,6 @@ class CreationFile:
         if creation is not None:
             kept = {"container": creation.container, "image": creation.image, "instead_of": instead_of}
         try:
-            self._replaced.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.begun, json.dumps(kept).encode())
         except OSError as error:
             raise CannotStage(
@@ -147,7 +146,7 @@ class CreationFile:
 def _read(path: Path) -> UnderWay | None:
     """None where there is no file."""
     try:
-        kept = json.loads(path.read_bytes())
+        kept = json.loads(read_file(path))
         if kept is None:
             return UnderWay(None)
         return UnderWay(Creation(kept["container"], kept["image"]), str(kept.get("instead_of", "")))

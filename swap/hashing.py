@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from swap.journal import replace_file
+from swap.durable import Guard, anywhere, read_file, replace_file
 from swap.ports import Fault, FileDigest
 from swap.reading import Reading
 from swap.threads import MODELS, STATE, Call
@@ -168,8 +168,8 @@ class Hasher:
     `bytes_read` is how much was read since the start. `pause`: do clients wait for a card that is being moved?
     """
 
-    def __init__(self, cache_path: Path, pause: Callable[[], bool] = lambda: False) -> None:
-        self._cache_path = cache_path
+    def __init__(self, cache_path: Path, pause: Callable[[], bool] = lambda: False, guard: Guard = anywhere) -> None:
+        self._cache_path, self.guard = cache_path, guard
         self._known: dict[str, _Remembered] | None = None  # by device and inode; None: not loaded yet
         self._turns: dict[str, asyncio.Lock] = {}  # by device and inode: whoever comes second finds it remembered
         self._now: dict[str, _Reading] = {}  # by device and inode
@@ -239,7 +239,13 @@ class Hasher:
         known[_place(remembered.identity)] = remembered
         async with self._saving:
             with contextlib.suppress(Fault):  # then it is hashed again next time
-                await STATE.run(partial(_save, self._cache_path, dict(known)), _disk(self._cache_path), MEMORY_LIMIT)
+                await STATE.run(partial(self._save, dict(known)), _disk(self._cache_path), MEMORY_LIMIT)
+
+    def _save(self, known: dict[str, _Remembered]) -> None:
+        """In a thread."""
+        with contextlib.suppress(OSError):  # the digest is right all the same; it will be hashed again next time
+            self.guard()
+            replace_file(self._cache_path, msgspec.json.encode(known) + b"\n")
 
     async def _memory(self) -> dict[str, _Remembered]:
         async with self._saving:
@@ -326,12 +332,6 @@ def _sha256(path: Path, before: Identity, reading: _Reading) -> str:
 
 def _load(path: Path) -> dict[str, _Remembered]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, _Remembered])
+        return msgspec.json.decode(read_file(path), type=dict[str, _Remembered])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}  # then everything is hashed again
-
-
-def _save(path: Path, known: dict[str, _Remembered]) -> None:
-    with contextlib.suppress(OSError):  # the digest is right all the same; it will be hashed again next time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, msgspec.json.encode(known) + b"\n")

@@ -2,56 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from swap.durable import Guard, anywhere, read_file, replace_file
 from swap.ports import Fault, JournalEntry
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Make `data` the whole content of `path`, durably: after a crash the file is the old one or the new one.
-
-    The file is the owner's alone (0600). Raises OSError; the old content stands then.
-    """
-    draft = path.with_name(path.name + ".new")
-    try:
-        _write_through(draft, data)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def _write_through(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(fd)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make what was created, renamed or removed in `folder` survive a crash."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class FileJournal:
     """The journal in one file. Its calls touch the disk (fsync): call them off the event loop where that matters."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, guard: Guard = anywhere) -> None:
+        self._path, self._guard = path, guard
 
     def read(self) -> JournalEntry | None:
         """The last entry; None when none was written yet. Raises Fault when the file is damaged or unreadable."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=JournalEntry)
+            return msgspec.json.decode(read_file(self._path), type=JournalEntry)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -63,9 +31,12 @@ class FileJournal:
             ) from error
 
     def write(self, entry: JournalEntry) -> None:
-        """Durable and atomic when it returns. Raises Fault (disk full, read-only): the old entry stands then."""
+        """Durable and atomic when it returns. Raises Fault (disk full, read-only): the old entry stands then.
+
+        A folder that is gone isn't made again: what else was in it is gone, too, and somebody must know.
+        """
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._guard()
             replace_file(self._path, msgspec.json.encode(entry) + b"\n")
         except OSError as error:
             raise Fault(

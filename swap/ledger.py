@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from swap.chain import Chain, Head, parse, read_head, sha256, write_head
-from swap.journal import replace_file, sync_folder
+from swap.durable import Guard, anywhere, expect_regular, read_file, replace_file, sync_folder
 from swap.ports import Evidence, Fault
 from swap.standing import standing_revocations
 from swap.statement import UNREADABLE, Repair, key, line_of, mask_argv, mask_env, repair_line
@@ -40,8 +40,8 @@ class FileLedger:
     Making one never raises, so that requests pass whatever the disk does: `problems()` says what is wrong with it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, guard: Guard = anywhere) -> None:
+        self.path, self._guard = path, guard
         self._torn_path = path.with_name(path.name + ".torn")
         self._head_path = path.with_suffix(".head")
         self._chain = Chain()
@@ -88,6 +88,11 @@ class FileLedger:
     def reread(self) -> Chain:
         """What is in the file now, whoever wrote it. Sets a torn last line aside where it can. Never raises."""
         self._unusable = ""
+        try:
+            self._guard()
+        except OSError as error:  # what is there now isn't ours: what was read before counts on
+            self._unusable = f"the ledger {self.path} isn't there: {error.strerror}; nothing more is recorded"
+            return self._chain
         try:
             with self._locked() as fd:
                 self._load(fd)
@@ -154,7 +159,7 @@ class FileLedger:
         chain = self.reread()
         found = next((entry for entry in chain.entries if entry.what == evidence), None)
         try:
-            return None if found is None else self.path.read_bytes().split(b"\n")[found.number - 1]
+            return None if found is None else read_file(self.path).split(b"\n")[found.number - 1]
         except OSError as error:
             raise Fault(f"the ledger {self.path} can't be read: {error.strerror}", "make it readable") from error
 
@@ -189,7 +194,7 @@ class FileLedger:
     def _head(self) -> tuple[Head | None, str]:
         """None where there is none; and why one that is there can't be read."""
         try:
-            return read_head(self._head_path.read_bytes()), ""
+            return read_head(read_file(self._head_path)), ""
         except FileNotFoundError:
             return None, ""
         except OSError as error:
@@ -205,7 +210,7 @@ class FileLedger:
     def _read_only(self) -> None:
         """What was recorded still counts where the file can only be read; and what is known, where not even that."""
         with contextlib.suppress(OSError):  # `_unusable` says so already
-            self._take(self.path.read_bytes())
+            self._take(read_file(self.path))
 
     # ------------------------------------------------------------------------------------------ writing
 
@@ -242,6 +247,7 @@ class FileLedger:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[int]:
         try:
+            self._guard()
             with self._locked() as fd:
                 yield fd
                 self._unusable = ""
@@ -254,19 +260,27 @@ class FileLedger:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
         """The file, opened for this one use, with every other writer kept out."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._expect_there()
         fd = self._open()
         try:
             yield fd
         finally:
             os.close(fd)
 
+    def _expect_there(self) -> None:
+        """Nothing that was recorded is lost without a word: a new ledger is begun only where none is known."""
+        if self._chain.lines and not self.path.exists() and not self._head_path.exists():
+            what = f"the ledger {self.path} is gone, and its head with it"
+            known = f"its {len(self._chain.lines)} lines count as long as this slotproxy runs"
+            raise Fault(f"{what}: {known}, nothing more is recorded", "put its folder back as it was")
+
     def _open(self) -> int:
         """Locked, and still the file of that name: another may have been put in its place while we waited."""
         while True:
             new = not self.path.exists()
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
             try:
+                expect_regular(fd, self.path)
                 if new:
                     sync_folder(self.path.parent)
                 _lock(fd, self.path)

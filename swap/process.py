@@ -25,6 +25,7 @@ from engines.spec import Engine, Pair
 from swap import proc
 from swap.commands import as_started, declare, executable_of
 from swap.drift import differences, otherwise
+from swap.durable import Guard, anywhere
 from swap.hashing import Hasher
 from swap.launch import Launch
 from swap.ports import (
@@ -54,9 +55,9 @@ KILL_LIMIT = 10.0  # seconds that SIGKILL may take; a driver call that hangs can
 class ChildProcess:
     """One engine's process group. `state`: the folder below which its records and its output are kept."""
 
-    def __init__(self, engine: Engine, state: Path) -> None:
+    def __init__(self, engine: Engine, state: Path, guard: Guard = anywhere) -> None:
         self.engine = engine
-        self._records = Records(state / "processes" / engine.name)
+        self._records = Records(state / "processes" / engine.name, guard)
         self._hasher = Hasher(self._records.folder / "hashes.json")
         self._lock = threading.Lock()  # held by whoever reads and writes the record, always off the event loop
         self._looked = False
@@ -142,7 +143,7 @@ class ChildProcess:
             return self._observe_locked()
 
     def _observe_locked(self) -> Record | None:
-        record = self._records.current()
+        record = self._records.current() or self._seen  # a folder that was moved away ends nobody
         if record is not None and record.run is not None and record.running:
             record = self._brought_up_to_date(record, record.run)
         self._tell(record)

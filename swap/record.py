@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from swap.journal import replace_file
+from swap.durable import Guard, anywhere, read_file, replace_file
 from swap.ports import Change, Recipe, RuntimeEvent, Unreachable
 from swap.proc import Mark
 
@@ -65,8 +65,8 @@ def changes(before: Record | None, now: Record | None) -> tuple[RuntimeEvent, ..
 class Records:
     """The folder. Synchronous; what it writes is durable when it returns. OSErrors pass through."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, guard: Guard = anywhere) -> None:
+        self.folder, self._guard = folder, guard
         self._current, self._previous = folder / "current.json", folder / "previous.json"
 
     def current(self) -> Record | None:
@@ -78,18 +78,24 @@ class Records:
         return _read(self._previous)
 
     def write(self, record: Record) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_folder()
         replace_file(self._current, msgspec.json.encode(record))
 
     def replace(self, old: Record | None, new: Record) -> None:
         """Make `new` the current one; `old` is kept first, so that a crash in between loses neither."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_folder()
         if old is None:
             self._previous.unlink(missing_ok=True)
         else:
             replace_file(self._previous, msgspec.json.encode(old))
         self.write(new)
         self._forget_logs({record.id for record in (old, new) if record is not None})
+
+    def _make_folder(self) -> None:
+        """But never the state folder: where that is gone, more is gone."""
+        self._guard()
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(exist_ok=True, mode=0o700)
 
     def begin_log(self, id: str) -> Path:
         """An empty log for a new run; the run before keeps its own until the next."""
@@ -115,7 +121,7 @@ class Records:
 
 def _read(path: Path) -> Record | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return msgspec.json.decode(read_file(path), type=Record)
     except FileNotFoundError:
         return None
     except OSError as error:

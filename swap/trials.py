@@ -41,7 +41,8 @@ async def judge(
     refusal = await _unrestorable(checker, serving, verdict, beside) if trial else None
     if refusal is None and and_back:
         refusal = await _no_way_back(checker, serving, beside, may_stage=may_stage)
-    return verdict if refusal is None else replace(verdict, refusals=(*verdict.refusals, refusal))
+    against = filter(None, (refusal, await checker.unwritable()))
+    return replace(verdict, refusals=(*verdict.refusals, *against))
 
 
 async def means(verdict: Verdict, serving: Serving) -> bool:

@@ -16,8 +16,10 @@ from slotproxy.gate import Place, SlotGate
 from slotproxy.in_force import InForce
 from slotproxy.reload import Reload
 from swap.controller import Controller
+from swap.decisions import Decisions
 from swap.ledger import FileLedger
 from swap.ports import Runtime
+from swap.statefolder import StateFolder
 from tests.swap.fakes import FakeLedger, FakeRuntime
 from tests.swap.world import World, until
 
@@ -47,7 +49,8 @@ class Office(World):
 
     def rebuild(self) -> None:
         (self.folder / "state").mkdir(exist_ok=True)
-        evidence = FileLedger(self.folder / "state" / "ledger.jsonl")
+        folder = StateFolder(self.folder / "state", Decisions())
+        evidence = FileLedger(folder.path / "ledger.jsonl", folder.guard)
         self.slots = SlotGate(max_waiting=100, max_waiting_bytes=1000)
         self.gate, self.ledger = self.slots, evidence  # type: ignore[assignment]  # here they are the real ones
         super().rebuild()
@@ -65,9 +68,14 @@ class Office(World):
             models={},
             slots={SLOT.name: SLOT},
         )
+        self.checker.state, folder.came_back = folder, self.controller.write_again
+        self.hands.decisions = folder.decisions
+        self.journal._guard = self.checker._hasher.guard = folder.guard
         held, self.shelf = InForce(settings), Shelf()
         about = EvidenceDesk(held, self.controller, self.checker, evidence, self.card, self.slots, self.readiness)
-        self.desk = Desk(held, self.controller, self.checker, evidence, self.card, self.slots, about, self.shelf)
+        self.desk = Desk(
+            held, self.controller, self.checker, evidence, self.card, self.slots, about, folder, self.shelf
+        )
         self.reload = Reload(held, self.controller, self.checker, self.slots, self.card, self.shelf)
 
     async def verify(self, *labels: str) -> None:

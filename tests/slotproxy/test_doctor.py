@@ -93,7 +93,7 @@ def ledger(office: Office) -> None:
 
 
 def no_state(office: Office) -> None:
-    office.desk.in_force.settings = replace(office.desk.settings, state=office.folder / "gone")
+    (office.folder / "state").rename(office.folder / "moved")
 
 
 def held(office: Office) -> None:
@@ -121,7 +121,7 @@ FAULTS: list[tuple[Callable[[Office], None], str, str, str]] = [
     (foreign, "problem", "ninfer, ninfer:v2, ninfer:v3", "the container ninfer-1 is of another project"),
     (card, "problem", "card, strata:current, ninfer:v2, ninfer:v3", "NVML can't tell the card's memory: driver and"),
     (ledger, "problem", "ledger", "line 3 was edited"),
-    (no_state, "problem", "state", "the state folder {folder}/gone can't be written: No such file or directory"),
+    (no_state, "problem", "state", "the state folder {folder}/state is gone"),
     (held, "warning", "slotproxy", "requests are held"),
     (relaxed, "warning", "ninfer", "a pair is given the card when its files fit, proven or not (require: candidate)"),
     (artifact_gone, "problem", "ninfer:v2", "{folder}/models/qwen3_8_27b_nvfp4.ninfer"),

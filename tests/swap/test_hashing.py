@@ -41,6 +41,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
+    (tmp_path / "state").mkdir()
     return tmp_path / "state" / "hashes.json"
 
 
@@ -372,7 +373,6 @@ async def test_who_gives_up_ends_the_reading_and_the_next_one_reads_it_whole(
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"1:2": {"sha256": 3}}', b"\xff"])
 async def test_a_damaged_memory_costs_time_and_nothing_else(cache: Path, tmp_path: Path, damage: bytes) -> None:
     path = at_rest(tmp_path / "a")
-    cache.parent.mkdir()
     at_rest(cache, damage)
     hasher = Hasher(cache)
     assert (await hasher.digest(path)).sha256 == hashlib.sha256(CONTENT).hexdigest()

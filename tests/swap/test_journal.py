@@ -18,6 +18,7 @@ STARTING = JournalEntry(step="starting", serving="strata:current", goal="ninfer:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    (tmp_path / "state").mkdir()
     return tmp_path / "state" / "journal.json"
 
 
@@ -80,6 +81,5 @@ def test_a_damaged_file_is_named_not_taken_for_an_empty_one(path: Path, damage: 
 
 
 def test_an_entry_of_a_newer_version_is_still_read(path: Path) -> None:
-    path.parent.mkdir()
     path.write_text('{"step": "starting", "goal": "ninfer:v3", "later": 1}')
     assert FileJournal(path).read() == JournalEntry(step="starting", goal="ninfer:v3")

@@ -56,6 +56,7 @@ def last_failure(ledger: FileLedger, subject: Subject) -> Evidence | None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    (tmp_path / "state").mkdir()
     return tmp_path / "state" / "ledger.jsonl"
 
 

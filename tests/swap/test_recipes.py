@@ -258,6 +258,7 @@ def test_a_body_names_the_volumes_that_hold_the_old_data() -> None:
 
 def test_a_kept_creation_outlives_the_process_and_counts_from_before_the_replacement(tmp_path: Path) -> None:
     first, second = Creation(_container(), IMAGE), Creation(_container(Id="2" * 64), IMAGE)
+    (tmp_path / "state").mkdir()
     file = CreationFile(tmp_path / "state" / "creation.json")
     assert file.kept() == ()
     file.begin(first)

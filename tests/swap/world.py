@@ -62,6 +62,7 @@ class World:
         self.default: str | None = "strata"
         self.strict = False
         self.times = Times(drain=60.0, freeing=60.0)
+        (folder / "state").mkdir(exist_ok=True)
         self.rebuild()
 
     def make_card(self) -> FakeCard:

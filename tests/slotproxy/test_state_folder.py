@@ -1,0 +1,270 @@
+"""A state folder that can't be written: what serves goes on, swaps are refused and nothing recorded is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from slotproxy.desk import Json
+from swap.decisions import Kind
+from swap.journal import FileJournal
+from swap.moves import Code
+from swap.ports import Outcome
+from tests.simulated_time import in_simulated_time
+from tests.slotproxy.office import Office
+from tests.swap.disks import SmallDisk, small_disk
+from tests.swap.world import until
+
+
+class DiskOffice(Office):
+    """Its state folder is a disk of its own."""
+
+    disk: SmallDisk
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def told(self) -> list[str]:
+        """What the event log has of the disk."""
+        return [f"{one.text}: {one.why}" for one in self.hands.decisions.last() if one.kind is Kind.DISK]
+
+    async def plan(self) -> Json:
+        return await self.desk.plan("ninfer", "v2", trial=False)
+
+    def ids(self) -> list[str]:
+        return [runtime.sight.id for runtime in self.runtimes.values()]
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[DiskOffice]:
+    with small_disk(tmp_path / "state") as disk, capture_logs():
+        office = DiskOffice(tmp_path)
+        office.disk = disk
+        yield office
+        office.close()
+
+
+# ------------------------------------------------------------------------------------------------- what can happen
+
+
+def full(office: DiskOffice) -> Callable[[], None]:
+    office.disk.fill()
+    return office.disk.mend
+
+
+def read_only(office: DiskOffice) -> Callable[[], None]:
+    office.disk.make_read_only()
+    return office.disk.mend
+
+
+def moved(office: DiskOffice) -> Callable[[], None]:
+    aside = office.folder / "moved"
+    office.state.rename(aside)
+
+    def mend() -> None:
+        aside.rename(office.state)
+
+    return mend
+
+
+def replaced(office: DiskOffice) -> Callable[[], None]:
+    """Somebody has made an empty one in its place."""
+    back = moved(office)
+    office.state.mkdir()
+
+    def mend() -> None:
+        office.state.rmdir()  # fails if anything was written there
+        back()
+
+    return mend
+
+
+Spoil = Callable[[DiskOffice], Callable[[], None]]
+SAID: dict[Spoil, str] = {
+    full: "the state folder {state} can't be written: No space left on device; make room or make it writable",
+    read_only: "the state folder {state} can't be written: Read-only file system; make room or make it writable",
+    moved: "the state folder {state} is gone; put it back as it was, or restart slotproxy with a new one",
+    replaced: "another folder is at {state} than the state folder that slotproxy has locked; put it back as it was",
+}
+
+
+@pytest.fixture(params=list(SAID), ids=lambda spoil: spoil.__name__)
+def spoil(request: pytest.FixtureRequest) -> Spoil:
+    chosen: Spoil = request.param
+    return chosen
+
+
+@pytest.fixture
+def house(spoil: Spoil, tmp_path: Path) -> Iterator[DiskOffice]:
+    """On a disk of its own, where it has to be full or read-only."""
+    with capture_logs():
+        if spoil in (full, read_only):
+            with small_disk(tmp_path / "state") as disk:
+                office = DiskOffice(tmp_path)
+                office.disk = disk
+                yield office
+                office.close()
+        else:
+            office = DiskOffice(tmp_path)
+            yield office
+            office.close()
+
+
+@in_simulated_time
+async def test_swaps_are_refused_with_the_reason_and_nothing_is_touched(house: DiskOffice, spoil: Spoil) -> None:
+    said = SAID[spoil].format(state=house.state)
+    async with house.serving():
+        before = house.ids()
+        spoil(house)
+        house.story.clear()
+        plan = await house.plan()
+        assert (plan["allowed"], len(plan["refusals"])) == (False, 1)
+        assert f"{plan['refusals'][0]['what']}; {plan['refusals'][0]['mend']}".startswith(said)
+        ended = (await house.swapped("ninfer"))[-1]
+        assert (ended["code"], ended["serving"]) == (Code.REFUSED, "strata:current")
+        assert said.partition(";")[0] in ended["text"]
+        assert (house.happened, house.ids()) == ([], before)
+        assert (await house.desk.status())["warnings"][0].startswith(said)
+        (told,) = house.told
+        assert told.startswith(f"swaps are refused, what serves goes on: {said}")
+        assert house.slots.view().engine == "strata"
+
+
+@in_simulated_time
+async def test_what_served_and_died_is_started_again_all_the_same(house: DiskOffice, spoil: Spoil) -> None:
+    async with house.serving() as controller:
+        before, run = house.ids(), house.strata.sight.started_at
+        spoil(house)
+        house.strata.exit(139)
+        await until(lambda: house.strata.sight.started_at != run and controller.state.serving)
+        assert (house.ids(), house.slots.view().engine) == (before, "strata")
+
+
+@in_simulated_time
+async def test_once_it_is_mended_it_is_said_and_swaps_work_again_by_themselves(house: DiskOffice, spoil: Spoil) -> None:
+    async with house.serving():
+        mend = spoil(house)
+        assert (await house.plan())["allowed"] is False
+        mend()
+        assert (await house.swapped("ninfer"))[-1]["code"] == Code.SERVES
+        assert house.told[1:] == [f"the state folder {house.state} can be written again: "]
+        assert (await house.desk.status())["warnings"] == []
+        assert house.ledger.evidence()[-1].pair == "ninfer:v2"
+
+
+@in_simulated_time
+async def test_what_was_recorded_counts_on_and_no_folder_is_made_in_the_old_ones_place(
+    house: DiskOffice, spoil: Spoil
+) -> None:
+    async with house.serving():
+        mend = spoil(house)
+        house.strata.exit(1)
+        rows = (await house.desk.evidence.pairs())["pairs"]
+        assert {row["label"]: row["state"] for row in rows}["strata:current"] == "verified"
+        await house.plan()
+        assert (spoil is moved) == (not house.state.exists())
+        mend()  # fails if the empty one isn't empty any more
+        assert (await house.desk.evidence.pairs())["problems"] == []
+
+
+@in_simulated_time
+async def test_an_order_for_what_serves_already_needs_no_disk(house: DiskOffice, spoil: Spoil) -> None:
+    async with house.serving():
+        spoil(house)
+        assert (await house.swapped("strata"))[-1]["code"] == Code.SERVES
+
+
+# ------------------------------------------------------------------------------------------------- in mid-swap
+
+
+@in_simulated_time
+async def test_a_disk_that_fills_up_before_the_stop_gives_the_swap_up_and_what_served_never_stops(
+    office: DiskOffice,
+) -> None:
+    async with office.serving():
+        stops = office.strata.calls.count("stop")
+        place = await office.request()
+        ticket = office.order("ninfer:v2")
+        await until(lambda: office.slots.view().state == "closed")  # it drains
+        office.disk.fill()
+        place.leave()
+        async for item in ticket.follow():
+            last = item
+        assert getattr(last, "code", None) == Code.RESTORED
+        assert "the journal can't be written" in str(last)
+        assert office.strata.calls.count("stop") == stops
+        assert office.slots.view().engine == "strata"
+
+
+@in_simulated_time
+async def test_a_disk_that_fills_up_after_the_stop_keeps_nobody_from_being_put_back(office: DiskOffice) -> None:
+    async with office.serving():
+        office.when("strata stop [stop]", office.disk.fill)
+        ended = (await office.swapped("ninfer"))[-1]
+        assert (ended["code"], ended["serving"]) == (Code.RESTORED, "strata:current")
+        assert "the journal can't be written" in ended["text"]
+
+
+@in_simulated_time
+async def test_what_has_started_serves_though_no_evidence_can_be_written_and_is_no_more_verified_than_before(
+    office: DiskOffice,
+) -> None:
+    async with office.serving():
+        office.when("ninfer start [start]", office.disk.fill)
+        ended = (await office.swapped("ninfer", "v3", trial=True))[-1]
+        assert (ended["code"], ended["serving"]) == (Code.SERVES, "ninfer:v3")
+        assert "no evidence was written: the ledger" in ended["text"]
+        assert (await office.desk.status())["verified"] is False
+        office.disk.mend()
+        assert Outcome.SERVED not in office.evidence_of("ninfer:v3")
+        plan = await office.desk.plan("ninfer", "v3", trial=False)
+        assert any("never" in one["what"] or "verified" in one["what"] for one in plan["refusals"])
+
+
+@in_simulated_time
+async def test_an_order_that_came_as_it_died_doesnt_keep_it_down(office: DiskOffice) -> None:
+    """The start again is nobody's order, though one waits."""
+    async with office.serving() as controller:
+        office.disk.fill()
+        office.strata.hang("look")  # until it is known to have died
+        office.strata.exit(139)
+        ticket = office.order("ninfer:v2")
+        office.strata.let_go("look")
+        async for item in ticket.follow():
+            last = item
+        assert getattr(last, "code", None) == Code.REFUSED
+        await until(lambda: controller.state.serving)
+        assert office.slots.view().engine == "strata"
+
+
+# ------------------------------------------------------------------------------------------------- watched
+
+
+@in_simulated_time
+async def test_people_hear_of_it_before_they_swap_and_the_journal_is_brought_up_to_date_when_it_is_over(
+    office: DiskOffice,
+) -> None:
+    async with office.serving() as controller, asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(office.desk.state.watch())
+        await asyncio.sleep(100)
+        assert office.told == []
+        assert not (office.state / "probe").exists()
+        office.disk.fill()
+        await until(lambda: office.told)
+        run = office.strata.sight.started_at
+        office.strata.exit(139)
+        await until(lambda: office.strata.sight.started_at != run and controller.state.serving)
+        (office.state / "journal.json").unlink()
+        office.disk.mend()
+        await until((office.state / "journal.json").exists)
+        entry = FileJournal(office.state / "journal.json").read()
+        assert entry is not None
+        assert (entry.step, entry.serving) == ("serving", "strata:current")
+        assert len(office.told) == 2
+        watching.cancel()
