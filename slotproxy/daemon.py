@@ -40,7 +40,7 @@ from slotproxy.systemd import Systemd, in_a_line
 from swap import restart_policy
 from swap.checks import Checker
 from swap.controller import Controller
-from swap.decisions import Decisions
+from swap.decisions import Decisions, Kind
 from swap.hands import BACKOFF, Hands, Times
 from swap.hashing import Hasher
 from swap.health import Health
@@ -154,14 +154,17 @@ class Daemon:
 
     async def _part_with_engines(self) -> None:
         """They run on, or are stopped as configured; what isn't gone in time is said, and found by the next start."""
-        log = structlog.get_logger("slotproxy")
         if not self.stops_engines:
             return
         hands = self.controller.hands
         done = await stop_engines(self.controller.engines, hands.runtimes, self.ending.left(keep=3))
-        log.info("engines were stopped, as `on_stop: stop` says", engines=done.stopped)
+        for engine in done.stopped:
+            self._decided(Kind.STOPPED, f"{engine} is stopped", "`on_stop: stop`, and slotproxy is stopping")
         for engine, why in done.left.items():
-            log.warning("an engine isn't gone, and may run on", engine=engine, why=why)
+            self._decided(Kind.PERSON, f"{engine} isn't gone, and may run on", why)
+
+    def _decided(self, kind: Kind, text: str, why: str) -> None:
+        self.controller.hands.decisions.add(kind, text, why=why)
 
     async def _part(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """A part that ends before it was told to takes the daemon along: half a daemon is worse than none."""
@@ -170,9 +173,12 @@ class Daemon:
             await work
             if self.ending.stop.is_set():
                 return
-            log.error("a part has ended by itself; slotproxy ends, engines run on", part=name)
-        except Exception:
-            log.exception("a part broke; slotproxy ends, engines run on", part=name)
+            log.error("a part has ended by itself", part=name)
+            why = "it has ended by itself"
+        except Exception as error:
+            log.exception("a part broke", part=name)
+            why = repr(error)
+        self._decided(Kind.FAILED, f"{name} broke; slotproxy ends, engines run on", why)
         self.broken = True
         self.ending.stop.set()
 

@@ -38,10 +38,12 @@ class Kind(enum.StrEnum):
     RETRYING = "retrying"  # after a back-off
     USELESS = "useless"  # it runs, and serves nobody
     FALLBACK = "fallback"  # another verified engine gets the card
+    STOPPED = "stopped"  # an engine, with the daemon, as configured
     STOPPED_BY_HAND = "stopped-by-hand"
     SECOND_ENGINE = "second-engine"  # one came up beside the one that serves
     MENDED = "mended"  # what an interruption had left
     CORRECTED = "corrected"  # something of an engine's own that must not be so, such as its restart policy
+    UNSEEN = "unseen"  # an engine can't be looked at, or can again
     PERSON = "person"  # what no rule covers, and a person must decide
     HOLD = "hold"
     RELEASED = "released"  # a hold, or it expired
@@ -55,7 +57,7 @@ class Kind(enum.StrEnum):
 
 
 _BAD = {Kind.FAILED, Kind.DARK, Kind.RESTORED, Kind.USELESS, Kind.FALLBACK, Kind.RESTARTING, Kind.STOPPED_BY_HAND}
-_BAD |= {Kind.SECOND_ENGINE, Kind.MENDED, Kind.PERSON, Kind.DISK, Kind.NOTICE}
+_BAD |= {Kind.SECOND_ENGINE, Kind.MENDED, Kind.UNSEEN, Kind.PERSON, Kind.DISK, Kind.NOTICE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from swap.adoption import may_have_read
+from swap.decisions import Kind
 from swap.hands import Hands
 from swap.moves import Died, Event, Glance, PutBack, Stage, Start, Stop, Unit, Up, Warm
 from swap.ports import Change, Fault, Foreign, Ledger, Runtime, RuntimeEvent, Sight
@@ -23,6 +24,8 @@ from swap.warming import POLL
 PAUSE = 1.0  # seconds before asking for events again after their source broke
 LOOK_EVERY = 10.0  # seconds between looks at each engine, whatever its events say
 QUICK = 1.0  # seconds in which it may be found out whether what came up is verified, before it is told unfit
+UNSEEN = {"can't look": "can't be looked at", "events broke": "can't be heard of"}
+SEEN = {"can't look": "can be looked at again", "events broke": "is heard of again"}
 TOLD_WITHIN = 3.0  # seconds that a death which a look has shown may wait for its event
 
 
@@ -89,11 +92,11 @@ class Watch:
         """Once, however often it is tried: what matters would drown in it."""
         if self._said.get(what) != str(fault):
             self._said[what] = str(fault)
-            self._log.warning(what, fault=str(fault))
+            self.hands.decisions.add(Kind.UNSEEN, f"{self.name} {UNSEEN[what]}", why=str(fault))
 
     def _can_again(self, what: str) -> None:
         if self._said.pop(what, None) is not None:
-            self._log.info("works again", what=what)
+            self.hands.decisions.add(Kind.UNSEEN, f"{self.name} {SEEN[what]}")
 
     # ------------------------------------------------------------------------------------------ what differs
 
@@ -177,17 +180,20 @@ class Watch:
         try:
             subject = await self.hands.checker.subject_of(known.engine, known.recipe, known.pair)
             if not await may_have_read(subject, known.started_at):
-                self._log.warning("its files changed since it was started", unit=unit.label)
-                return False
+                return self._unfit(unit, "its files changed since it was started: nobody knows what it has read")
             await self.hands.card.identity()  # nobody knows whose evidence counts on a card that can't be asked
             standing = await self.hands.checker.standing_of(subject, unit.label)
-            return self.hands.checker.accepts(known.engine, standing)
+            return self.hands.checker.accepts(known.engine, standing) or self._unfit(unit, "it isn't verified")
         except Fault as fault:
-            self._log.warning("can't tell whether it is verified", unit=unit.label, fault=str(fault))
-            return False
+            return self._unfit(unit, f"it can't be told whether it is verified: {fault}")
         except Exception:
             self._log.exception("can't tell whether it is verified", unit=unit.label)
             return False
+
+    def _unfit(self, unit: Unit, why: str) -> bool:
+        text = f"{unit.label} was started by hand and gets no requests"
+        self.hands.decisions.add(Kind.REFUSED, text, why=why, unit=unit.label)
+        return False
 
     def _busy(self) -> bool:
         """Our own hands are on it."""

@@ -218,7 +218,7 @@ def test_on_stop_says_that_the_engine_is_stopped_too_and_the_next_start_brings_i
         serving = serves(serve)
         assert serve.end(signal.SIGTERM) == 0
         assert engines(house.parent) == []
-        assert serve.event("engines were stopped, as `on_stop: stop` says")["engines"] == [serving.partition(":")[0]]
+        assert serve.event(f"{serving.partition(':')[0]} is stopped")["kind"] == "stopped"
         assert serve.troubles == []
     with Serve(house, name="back") as serve:
         assert serves(serve) == serving

@@ -13,6 +13,7 @@ import pytest
 
 from engines.ninfer.sample import write_artifact
 from engines.spec import Engine
+from swap.decisions import Kind
 from swap.moves import Code
 from swap.ports import CardUnknown, Foreign, Sight, Status, Subject, Unreachable
 from swap.state import phase
@@ -231,6 +232,8 @@ async def test_an_unverified_engine_that_comes_up_alone_in_the_dark_is_refused_a
         assert "was started by hand and isn't verified" in world.gate.state
         await asyncio.sleep(100)
         assert world.up == {"ninfer"}
+        (why,) = [one.why for one in world.hands.decisions.last() if one.kind is Kind.REFUSED]
+        assert ("driver and library differ" in why) == (card == "unknown")
         world.card.unknown = None
         assert (await world.swap("strata")).code == Code.SERVES  # it is remembered as being in the way
         assert world.up == {"strata"}
@@ -296,6 +299,10 @@ async def test_when_the_event_stream_breaks_what_happened_meanwhile_is_looked_at
         began = now()
         await until(lambda: world.gate.story.count("open strata") == 2)
         assert now() - began < PAUSE + TOLD_WITHIN + 1
+        said = [(one.text, one.why) for one in world.hands.decisions.last() if one.kind is Kind.UNSEEN]
+        assert said[:1] == [("strata can't be heard of", "Docker's event stream has ended")]
+        world.strata.stop_by_hand()
+        await until(lambda: "strata is heard of again" in [one.text for one in world.hands.decisions.last()])
 
 
 @in_simulated_time
