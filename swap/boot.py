@@ -17,6 +17,7 @@ import structlog
 
 from swap.checks import Checker, Verdict
 from swap.decisions import Decisions, Kind
+from swap.entry import Before
 from swap.moves import Found, Unit
 from swap.ports import Fault, Foreign, Journal, JournalEntry, Runtime, Sight, Unreachable
 from swap.reading import Reading
@@ -40,7 +41,7 @@ class Met:
 class Boot:
     """What the look needs. `meet` names what runs, `expect` the unit of an allowed verdict; `say` tells people.
 
-    `refused`: takes the ids of what was refused before we came, and runs still.
+    `refused`: takes the ids of what was refused before we came, and runs still; `before`: what served last.
     """
 
     runtimes: Mapping[str, Runtime]
@@ -51,12 +52,15 @@ class Boot:
     meet: Callable[[str, Sight], Awaitable[Unit]]
     expect: Callable[[Verdict], Awaitable[Unit]]
     refused: set[str]
+    before: Before
     decisions: Decisions
 
     async def look(self, n: int) -> Found:
         """The report. Raises a passing Fault when looking again may show more."""
         entry = await self._entry()
         served = entry.serving if entry else None
+        if entry is not None:
+            self.before.serving, self.before.serving_id = entry.serving, entry.serving_id
         await _let_it_arrive(entry)
         met, unseen = await self._what_runs(first=(served or "").partition(":")[0])
         up = {name: one.unit for name, one in met.items()}

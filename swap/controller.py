@@ -307,9 +307,10 @@ class Controller:
 
     async def _write_journal(self, doing: str, unit: Unit | None = None) -> Fault | None:
         """What we are about to do, on disk first. The fault is returned: not every caller can stop for it."""
-        entry = entry_of(self.state, self.hands.known, self.hands.refused, doing, unit)
+        hands = self.hands
+        entry = entry_of(self.state, hands.known, doing, unit, refused=hands.refused, before=hands.before)
         try:
-            await STATE.run(partial(self.hands.journal.write, entry), "the journal's disk", WRITE_LIMIT)
+            await STATE.run(partial(hands.journal.write, entry), "the journal's disk", WRITE_LIMIT)
         except Fault as fault:
             self._log.error("journal", fault=str(fault))
             return fault

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from swap.known import Known
@@ -11,15 +12,32 @@ from swap.ports import JournalEntry
 from swap.state import State
 
 
+@dataclass(slots=True)
+class Before:
+    """What served last in an earlier life of the daemon, and its container's id; until something serves in ours."""
+
+    serving: str | None = None
+    serving_id: str | None = None
+
+
 def entry_of(
-    state: State, known: Mapping[Unit, Known], refused: Collection[str], doing: str, unit: Unit | None
+    state: State,
+    known: Mapping[Unit, Known],
+    doing: str,
+    unit: Unit | None,
+    *,
+    refused: Collection[str],
+    before: Before,
 ) -> JournalEntry:
-    """`unit`: what `doing` is about; `refused`: ids of containers that run, and got no request."""
+    """`unit`: what `doing` is about; `refused`: ids of containers that run, and got no request.
+
+    What served last is never forgotten: we may be killed again before anything serves.
+    """
     served = state.serving or state.last
     return JournalEntry(
         step=doing,
-        serving=served.label if served else None,
-        serving_id=_id(known, served),
+        serving=served.label if served else before.serving,
+        serving_id=_id(known, served) if served else before.serving_id,
         goal=state.goal.label if state.goal else None,
         order=f"{state.order.engine}:{state.order.pair}" if state.order else None,
         trial=bool(state.order and state.order.trial),

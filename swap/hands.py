@@ -16,6 +16,7 @@ from swap.boot import Boot
 from swap.checks import Checker, Verdict
 from swap.decisions import Decisions
 from swap.drift import differences
+from swap.entry import Before
 from swap.fallback import Fallback
 from swap.inspection import inspect, replaced
 from swap.known import Known, unit_of
@@ -90,6 +91,7 @@ class Hands:
     wishes: dict[int, Wish] = field(default_factory=dict)
     warmed: dict[Unit, Warmed] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)  # ids of containers that run, and got no request
+    before: Before = field(default_factory=Before)
     _calls: dict[Unit, Awaitable[None]] = field(default_factory=dict)
     _started: dict[Unit, float] = field(default_factory=dict)
 
@@ -134,7 +136,8 @@ class Hands:
     @property
     def _boot(self) -> Boot:
         asked = self.runtimes, self.checker, self.journal
-        return Boot(*asked, self.default, self.say, self.meet, self.expect, self.refused, self.decisions)
+        told = self.refused, self.before, self.decisions
+        return Boot(*asked, self.default, self.say, self.meet, self.expect, *told)
 
     @property
     def _fallback(self) -> Fallback:

@@ -33,6 +33,21 @@ async def test_what_served_last_is_started(world: World) -> None:
 
 
 @in_simulated_time
+async def test_a_daemon_that_is_killed_while_it_starts_what_served_last_has_not_forgotten_it(world: World) -> None:
+    world.served("ninfer:v2")
+    world.ninfer.hang("start")
+    await world.verify(*VERIFIED)
+    async with asyncio.TaskGroup() as tasks:
+        loop = tasks.create_task(world.controller.run())
+        await until(lambda: "ninfer start [start]" in world.story)
+        loop.cancel()
+    world.ninfer.let_go("start")
+    world.rebuild()
+    async with world.running(verified=()):
+        assert world.gate.state == "open ninfer"
+
+
+@in_simulated_time
 async def test_where_nothing_has_served_yet_the_default_is_started(world: World) -> None:
     async with world.running():
         assert world.gate.state == "open strata"
