@@ -14,10 +14,10 @@ from dataclasses import dataclass
 FAKES, DOCKER = "On the fakes", "On a real Docker"
 SECTIONS = (FAKES, DOCKER)
 
-NEW, OLD, DARK = "the new one serves", "the old one serves", "dark"
+NEW, OLD, OTHER, DARK = "the new one serves", "the old one serves", "another one serves", "dark"
 NOT_APPLICABLE = "n/a"  # its note says why it can't happen
 BROKEN = "BROKEN"  # its note says which promise; never in the file
-RESULTS = (NEW, OLD, DARK, NOT_APPLICABLE, BROKEN)
+RESULTS = (NEW, OLD, OTHER, DARK, NOT_APPLICABLE, BROKEN)
 
 INTRODUCTION = """\
 # The fault matrix
@@ -26,7 +26,8 @@ Written by `python -m tests.faults --write`; a test fails when it isn't what the
 the old one to the new one) with one fault in one step of it. After each the same is looked at from outside: never two
 engines up, in the end exactly one serves or the daemon says why none does, the exit code given is the truth, the
 journal can be read, no evidence of what didn't serve, each client that waited answered once, and a following ordinary
-swap works, there and back. The result is who served when the fault was over and nobody had ordered anything anew.
+swap works, there and back. The result is who served when the fault was over and nobody had ordered anything anew; the
+note is the order's exit code, or *no answer* where the daemon ended before it could give one.
 """
 
 

@@ -71,12 +71,15 @@ class World:
     def make_runtime(self, name: str, recipes: dict[str, Recipe]) -> FakeRuntime:
         return FakeRuntime(name, self.card, recipes)
 
+    def make_journal(self) -> ToldJournal:
+        return ToldJournal(self.folder / "state" / "journal.json")
+
     def rebuild(self) -> None:
         """What a new daemon has: everything that isn't on disk, or outside, is forgotten."""
         self.build(self.gate, lambda: self.gate.in_flight)
 
     def build(self, gate: Gate, in_flight: Callable[[], int]) -> None:
-        self.journal = _Journal(self.folder / "state" / "journal.json")
+        self.journal = self.make_journal()
         self.checker = Checker(
             engines=self.engines,
             runtimes=self.runtimes,
@@ -296,7 +299,7 @@ class _Card(FakeCard):
         return await super().memory()
 
 
-class _Journal(FileJournal):
+class ToldJournal(FileJournal):
     """`step` is the one that is on disk."""
 
     step = "nothing"
