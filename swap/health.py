@@ -79,7 +79,12 @@ class Health:
             self._hurry.set()
 
     async def ended_before(self, engine: str, run: str, sent: Moment) -> bool:
-        """Whether that run is proven to have ended before a request was sent to it."""
+        """Whether that run is proven to have ended before a request was sent to it.
+
+        Of a process nobody knows when it ended, and nobody stands there for it when it has.
+        """
+        if self.hands.engines[engine].container is None:
+            return False
         return await ended_before(self.hands.runtimes[engine], run, sent)
 
     async def examine(self, run: str) -> None:

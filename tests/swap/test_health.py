@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from engines.spec import Engine
+from swap.ends import Moment
 from swap.health import Health
 from swap.known import run_of
 from swap.moves import Unit
+from swap.ports import Status
 from swap.readiness import Asked
 from swap.state import State
 from tests.simulated_time import in_simulated_time
@@ -307,3 +309,15 @@ async def test_a_docker_that_cannot_be_asked_puts_it_off(world: World) -> None:
         await until(lambda: not world.ninfer._orders.fail["look"])
         await made.client_gets("HTTP 503: unavailable")
         assert len(made.given_up) == 1
+
+
+@in_simulated_time
+@pytest.mark.parametrize("contained", [True, False])
+async def test_only_of_a_container_it_can_be_proven_that_it_had_ended(world: World, contained: bool) -> None:
+    async with ward(world) as made:
+        run = made.run
+        sent = Moment()
+        world.ninfer.sight = replace(world.ninfer.sight, status=Status.EXITED, finished_at="2020-01-01T00:00:00Z")
+        if not contained:
+            world.engines["ninfer"] = replace(world.engines["ninfer"], container=None)
+        assert await made.health.ended_before("ninfer", run, sent) is contained
