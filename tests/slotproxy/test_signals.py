@@ -1,4 +1,4 @@
-"""How `slotproxy serve` ends on a signal, whatever is under way. Real processes; engines are the simulators.
+"""What `slotproxy serve` does on a signal: it ends, or reloads. Real processes; engines are the simulators.
 
 All tests share a house whose pairs are verified. Each leaves one engine running, and the next one adopts it.
 """
@@ -66,14 +66,14 @@ def serves(serve: Serve) -> str:
     return str(serve.event("an engine serves")["pair"])
 
 
-def swapped(serve: Serve, engine: str, *, trial: bool = False) -> tuple[int, str]:
+def swapped(serve: Serve, engine: str, *, pair: str | None = None, trial: bool = False) -> tuple[int, str]:
     """Code and words of the last line, as slotctl gets it; 6 where it never came. A slotctl takes longer to start."""
     last: dict[str, Any] = {}
     transport = httpx.HTTPTransport(uds=str(serve.control))
     with (
         contextlib.suppress(httpx.TransportError),
         httpx.Client(transport=transport, base_url="http://x", timeout=LIMIT) as client,
-        client.stream("POST", "/swap", json={"engine": engine, "trial": trial}) as lines,
+        client.stream("POST", "/swap", json={"engine": engine, "pair": pair, "trial": trial}) as lines,
     ):
         for line in lines.iter_lines():
             last = json.loads(line)
@@ -222,5 +222,82 @@ def test_on_stop_says_that_the_engine_is_stopped_too_and_the_next_start_brings_i
         assert serve.troubles == []
     with Serve(house, name="back") as serve:
         assert serves(serve) == serving
+        assert up(house) == 1
+        assert serve.end(signal.SIGTERM) == 0
+
+
+# ------------------------------------------------------------------------------------------------- reload
+
+
+class Edited:
+    """A copy of the house's file that is edited under a daemon's feet."""
+
+    def __init__(self, house: Path) -> None:
+        self.path = changed(house, "edited")
+        self.keys = yaml.safe_load(self.path.read_text())
+
+    def write(self, **changes: object) -> None:
+        self.keys.update(changes)
+        self.path.write_text(yaml.safe_dump(self.keys, sort_keys=False))
+
+
+def asked(serve: Serve, key: str = "") -> int:
+    headers = {"x-api-key": key} if key else {}
+    return httpx.post(f"{serve.url}/v1/chat/completions", json=chat(), headers=headers, timeout=LIMIT).status_code
+
+
+def began(pids: list[int]) -> dict[int, str]:
+    """When each started, as the kernel has it."""
+    return {pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19] for pid in pids}
+
+
+def test_a_reload_is_whole_or_not_at_all_and_leaves_the_engine_that_serves_alone(house: Path) -> None:
+    edited = Edited(house)
+    with Serve(edited.path, name="reloads") as serve:
+        holder = serves(serve).partition(":")[0]
+        before = began(engines(house.parent))
+
+        good = edited.path.read_text()
+        edited.path.write_text(good + "listne: 1\n")
+        told = serve.slotctl("reload")
+        assert (told.returncode, told.stdout) == (2, "")
+        assert "listne: unknown key" in told.stderr
+        serve.signal(signal.SIGHUP)
+        refusal = "the configuration isn't taken over: nothing has changed"
+        serve.until(lambda: sum(line["event"] == refusal for line in serve.log) == 2)
+        assert asked(serve) == 200
+
+        (house.parent / "voice").write_text("one\n")
+        again = {**edited.keys["engines"]["ninfer"]["pairs"], "again": edited.keys["engines"]["ninfer"]["pairs"]["v2"]}
+        edited.keys["engines"]["ninfer"]["pairs"] = again
+        edited.keys["engines"][holder]["stop_grace"] = "11s"
+        edited.write(slots={"voice": {"key_file": "voice"}}, models={"other": {"ninfer": "x"}, "*": True})
+        told = serve.slotctl("reload")
+        assert told.returncode == 0, told.stderr
+        assert set(told.stdout.splitlines()) == {
+            "the configuration is taken over",
+            "  models.qwen3.8-27b: removed",
+            "  models.other: added",
+            "  models.*: added",
+            "  slots.anonymous: removed",
+            "  slots.voice: added",
+            "  engines.ninfer.pairs.again: added",
+            f"  engines.{holder}.stop_grace: 10.0 s → 11.0 s",
+        }
+        assert (asked(serve, "one"), asked(serve, "two"), asked(serve)) == (200, 401, 401)
+        assert began(engines(house.parent)) == before
+
+        (house.parent / "voice").write_text("two\n")
+        serve.signal(signal.SIGHUP)
+        serve.until(lambda: asked(serve, "two") == 200)
+        assert asked(serve, "one") == 401
+
+        kept = edited.keys["engines"]
+        edited.write(engines={name: one for name, one in kept.items() if name != holder}, default=None)
+        told = serve.slotctl("reload")
+        assert told.returncode == 3
+        assert f"engines.{holder} can't be removed now; it is on the card" in told.stderr
+        edited.write(engines=kept)
+        assert swapped(serve, "ninfer", pair="again") == (0, "ninfer:again serves")
         assert up(house) == 1
         assert serve.end(signal.SIGTERM) == 0
