@@ -293,11 +293,12 @@ def test_a_reload_is_whole_or_not_at_all_and_leaves_the_engine_that_serves_alone
         assert asked(serve, "one") == 401
 
         kept = edited.keys["engines"]
-        edited.write(engines={name: one for name, one in kept.items() if name != holder}, default=None)
+        edited.write(engines={name: one for name, one in kept.items() if name != holder}, default=None, models={})
         told = serve.slotctl("reload")
         assert told.returncode == 3
         assert f"engines.{holder} can't be removed now; it is on the card" in told.stderr
         edited.write(engines=kept)
+        assert serve.slotctl("reload").returncode == 0
         assert swapped(serve, "ninfer", pair="again") == (0, "ninfer:again serves")
         assert up(house) == 1
         assert serve.end(signal.SIGTERM) == 0
