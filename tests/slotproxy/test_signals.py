@@ -21,6 +21,7 @@ import httpx
 import pytest
 import yaml
 
+from engines.spec import GiB
 from tests.slotproxy.programs import (
     LIMIT,
     Serve,
@@ -183,34 +184,54 @@ def test_a_second_signal_ends_it_at_once_also_with_a_client_that_does_not_read(h
         assert engines(house.parent) == before
 
 
-PHASES = ("checking", "stopping", "freeing", "starting", "warming")  # draining: case 43; staging takes no time here
+# Draining is case 43's; staging takes no time here. What holds it in that phase: a file of the card's folder.
+PHASES = {
+    "checking": ("delays/memory", "3"),
+    "stopping": None,
+    "freeing": ("foreign/trainer", f"{4 * GiB} 1 trainer"),
+    "starting": None,
+    "warming": None,
+}
+
+
+@contextlib.contextmanager
+def held(house: Path, hold: tuple[str, str] | None) -> Iterator[None]:
+    if hold is None:
+        yield
+        return
+    file = house.parent / "card" / hold[0]
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(hold[1])
+    try:
+        yield
+    finally:
+        file.unlink()
 
 
 def test_a_signal_in_each_phase_of_a_swap_leaves_one_engine_to_the_next_daemon(house: Path) -> None:
-    """Case 45: it is sent as the phase begins, and may meet the next one. The truth is held against what is there."""
+    """Case 45: where nothing holds it there, it may be in the next phase already. The truth is what is there."""
     told: dict[str, int] = {}
     with ThreadPoolExecutor() as pool:
-        for where in PHASES:
+        for where, hold in PHASES.items():
             with Serve(house, name=where) as serve:
                 serving = serves(serve)
                 assert up(house) == 1
-                swap = pool.submit(swapped, serve, "ninfer" if serving == "strata:current" else "strata")
-                serve.until(lambda where=where: any(line.get("phase") == where for line in serve.log))  # type: ignore[misc]
-                began = time.monotonic()
-                serve.signal(signal.SIGTERM)
-                assert serve.end() == 0
+                with held(house, hold):
+                    swap = pool.submit(swapped, serve, "ninfer" if serving == "strata:current" else "strata")
+                    serve.until(lambda where=where: any(line.get("phase") == where for line in serve.log))  # type: ignore[misc]
+                    began = time.monotonic()
+                    serve.signal(signal.SIGTERM)
+                    assert serve.end() == 0
                 assert time.monotonic() - began < 4 + MARGIN
                 told[where] = swap.result()[0]
                 assert told[where] in (0, 4, 6)
-                if told[where] == 4:
-                    assert up(house) == 1
                 assert up(house) <= 1
+                assert up(house) == 1 or told[where] == 6
     with Serve(house, name="last") as serve:
         assert serves(serve)
         assert up(house) == 1
         assert serve.end(signal.SIGTERM) == 0
-    assert told["checking"] == 4
-    assert told["stopping"] == told["freeing"] == 6
+    assert (told["checking"], told["freeing"]) == (4, 6)
 
 
 def test_on_stop_says_that_the_engine_is_stopped_too_and_the_next_start_brings_it_back(house: Path) -> None:
