@@ -26,6 +26,7 @@ from swap.machine import START, step
 from swap.moves import (
     Aborted,
     Answer,
+    Ascertain,
     Awaited,
     Done,
     Drain,
@@ -63,7 +64,7 @@ from swap.wish import Wish
 WRITE_LIMIT = 10.0  # seconds that a durable write may take
 STEADY = 300.0  # seconds after which an engine that serves has ended its row of failures
 CHANGES = Stage | PutBack | Stop | Start
-WAITS = (Drain, Free, Warm, Glance, Rest)  # nothing of theirs is in the way of staging by hand
+WAITS = (Drain, Free, Warm, Glance, Ascertain, Rest)  # nothing of theirs is in the way of staging by hand
 
 
 @dataclass

@@ -21,6 +21,7 @@ from swap.fallback import Fallback
 from swap.inspection import inspect, replaced
 from swap.known import Known, unit_of
 from swap.moves import (
+    Ascertain,
     Awaited,
     Check,
     Checked,
@@ -54,6 +55,7 @@ from swap.wish import Wish
 
 CUT_LIMIT = 5.0  # seconds that requests have to end once they are cut
 GLANCE_LIMIT = 15.0  # seconds to wait for an overdue call before saying that it can't be asked
+MEANT = 5.0  # seconds that Docker must go on after a stop, for that to be somebody's own
 BACKOFF = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)  # seconds, by attempt
 
 Told = Report | Up | Overdue
@@ -129,6 +131,9 @@ class Hands:
                 return await self._glance(effect)
             case Choose():
                 return await self._fallback.choose(effect)
+            case Ascertain(n):
+                await asyncio.sleep(MEANT)
+                return Done(n)
             case Rest(n, attempt):
                 await asyncio.sleep(self.times.backoff[min(attempt, len(self.times.backoff) - 1)])
                 return Done(n)

@@ -38,6 +38,7 @@ from swap.moves import (
     Glance,
     Inspect,
     Look,
+    NotByHand,
     Ordered,
     Overdue,
     PutBack,
@@ -69,6 +70,8 @@ def step(state: State, event: Event) -> Step:
             state, effects = reports.go_on(state) if ours else (state, ())
         case Died():
             state, effects = news.died(state, event)
+        case NotByHand():
+            state, effects = news.not_by_hand(state, event), ()
         case Useless():
             state, effects = news.useless(state, event)
         case Steady():

@@ -71,11 +71,18 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A unit is down, without our doing. `by_hand`: somebody stopped it; nothing starts it again."""
+    """A unit is down, without our doing. `by_hand`: somebody stopped it, it seems; nothing starts it again."""
 
     unit: Unit
     why: str
     by_hand: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotByHand:
+    """What was told as a unit's stop by hand was Docker itself going down, with all that ran in it."""
+
+    unit: Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +164,7 @@ class Failed:
 
 
 Report = Found | Checked | Chosen | Seen | Done | Failed
-Event = Ordered | Aborted | Up | Died | Useless | Steady | Overdue | Report
+Event = Ordered | Aborted | Up | Died | NotByHand | Useless | Steady | Overdue | Report
 
 
 # ------------------------------------------------------------------------------------------------- effects
@@ -266,6 +273,14 @@ class Choose:
 
 
 @dataclass(frozen=True, slots=True)
+class Ascertain:
+    """Leave time to find out whether the unit was stopped by hand: a Docker that goes down tells the same → Done."""
+
+    n: int
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
 class Rest:
     """Back off → Done."""
 
@@ -306,5 +321,7 @@ class Record:
     why: str = ""
 
 
-Awaited = Look | Check | Stage | PutBack | Drain | Stop | Free | Inspect | Start | Warm | Glance | Choose | Rest
+Awaited = (
+    Look | Check | Stage | PutBack | Drain | Stop | Free | Inspect | Start | Warm | Glance | Choose | Ascertain | Rest
+)
 Effect = Awaited | Interrupt | Answer | Join | Record

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swap import rules
-from swap.moves import Check, Died, Interrupt, Rest, Start, Steady, Stop, Unit, Up, Useless
+from swap.moves import Ascertain, Check, Died, Interrupt, NotByHand, Rest, Start, Steady, Stop, Unit, Up, Useless
 from swap.state import State
-from swap.steps import Step, back_to_wanted, one_more
+from swap.steps import Step, back_to_wanted, do, one_more
 
 
 def up(state: State, event: Up) -> State:
@@ -16,7 +16,7 @@ def up(state: State, event: Up) -> State:
     state = rules.learnt_up(state, event.unit)
     if ours:
         return replace(state, doing=None)
-    settled = state.doing is None or isinstance(state.doing, Rest)
+    settled = state.doing is None or isinstance(state.doing, Rest | Ascertain)
     if not settled or state.serving or state.order or not state.looked or state.unknown:
         return state  # the decision tree finds it in the way, or on the way
     if event.fit and len(state.up) == 1:
@@ -34,9 +34,18 @@ def died(state: State, event: Died) -> Step:
         return (back_to_wanted(state) if state.person and not state.up else state), ()
     state = replace(state, serving=None, last=unit, dark=f"{unit.label} {event.why}")
     if event.by_hand:
-        return state, ()
+        return do(state, Ascertain(state.number + 1, unit)) if state.person else (state, ())
     # The same container may start again at once: its own memory went with it, and nobody waits for NVML.
     return _again(replace(state, freed=unit, own=unit), unit)
+
+
+def not_by_hand(state: State, event: NotByHand) -> State:
+    """It comes back by itself, unless something else has been begun since, or somebody has started an engine."""
+    unit = event.unit
+    if unit != state.last or state.serving or state.goal or state.up:
+        return state
+    doing = None if isinstance(state.doing, Ascertain) else state.doing
+    return replace(state, doing=doing, goal=unit, dark=f"{unit.label} was stopped by Docker going down")
 
 
 def useless(state: State, event: Useless) -> Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swap.moves import Answer, Check, Choose, Code, Drain, Free, Interrupt, Join, Order, Rest, Warm
+from swap.moves import Answer, Ascertain, Check, Choose, Code, Drain, Free, Interrupt, Join, Order, Rest, Warm
 from swap.state import State
 from swap.steps import Step
 
@@ -15,7 +15,7 @@ def ordered(state: State, order: Order) -> Step:
         return state, (_join_or_refuse(state, state.order, order),)
     state = replace(state, order=order, target=None, failure="", given_up=False, doubted=None)
     match state.doing:
-        case Rest():
+        case Rest() | Ascertain():
             return replace(state, doing=None), ()
         case Free(n) | Choose(n) if state.serving is None:
             return state, (Interrupt(n),)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from swap.moves import (
+    Ascertain,
     Awaited,
     Check,
     Choose,
@@ -109,7 +110,7 @@ def phase(state: State) -> str:
             return "serving" if state.serving else "dark"
         case Rest():
             return "serving" if state.serving else "dark"
-        case Look() | Glance() | Choose():
+        case Look() | Glance() | Choose() | Ascertain():
             return "looking"
         case Warm() | Start() | Free() | Inspect() | Stage() | PutBack() | Drain() | Stop() | Check() as effect:
             return _PHASES[type(effect)]

@@ -14,6 +14,7 @@ from swap.decisions import Kind
 from swap.moves import (
     Aborted,
     Answer,
+    Ascertain,
     Choose,
     Code,
     Died,
@@ -22,6 +23,7 @@ from swap.moves import (
     Event,
     Found,
     Join,
+    NotByHand,
     Order,
     Ordered,
     Rest,
@@ -90,6 +92,8 @@ class Telling:
                 )
             case Died():
                 yield from self._died(turn, turn.event)
+            case NotByHand(unit) if turn.after.goal == unit and turn.before.goal is None:
+                yield Said(Kind.RESTARTING, f"{unit.label} is started again", turn.after.dark, {"unit": unit.label})
             case Up():
                 yield from self._up(turn, turn.event)
             case Useless(unit, why) if turn.before.serving == unit:
@@ -114,7 +118,7 @@ class Telling:
             return
         self._out_since = turn.now
         if event.by_hand:
-            stays = "nothing starts it again" if turn.after.person else ""
+            stays = "nothing starts it again" if isinstance(turn.after.doing, Ascertain) else ""
             yield Said(Kind.STOPPED_BY_HAND, f"{unit.label} was stopped by hand", stays, {"unit": unit.label})
             return
         yield Said(Kind.FAILED, f"{unit.label} failed", f"it {event.why}", {"unit": unit.label})

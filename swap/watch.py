@@ -15,8 +15,8 @@ import structlog
 
 from swap.adoption import may_have_read
 from swap.decisions import Kind
-from swap.hands import Hands
-from swap.moves import Died, Event, Glance, PutBack, Stage, Start, Stop, Unit, Up, Warm
+from swap.hands import MEANT, Hands
+from swap.moves import Died, Event, Glance, NotByHand, PutBack, Stage, Start, Stop, Unit, Up, Warm
 from swap.ports import Change, Fault, Foreign, Ledger, Runtime, RuntimeEvent, Sight
 from swap.state import State
 from swap.warming import POLL
@@ -40,6 +40,7 @@ class Watch:
     tell: Callable[[Event], None]
     _news: asyncio.Queue[RuntimeEvent | None] = field(default_factory=asyncio.Queue)
     _said: dict[str, str] = field(default_factory=dict)  # what was complained of and still holds
+    _broke: asyncio.Event = field(default_factory=asyncio.Event)  # the source of events, since the last stop
     _tasks: asyncio.TaskGroup = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,11 +71,14 @@ class Watch:
                     self._news.put_nowait(None)  # what happened before we listened
                     async for event in events:
                         self._can_again("events broke")
+                        if event.change is Change.STOPPED:
+                            self._broke.clear()
                         self._news.put_nowait(event)
             except Fault as fault:
                 self._complain("events broke", fault)
             except Exception:
                 self._log.exception("listening broke")
+            self._broke.set()
             await asyncio.sleep(PAUSE)
 
     async def _next(self, limit: float) -> RuntimeEvent | None:
@@ -114,6 +118,8 @@ class Watch:
                 return
             by_hand = meant and not sight.running
             self.tell(Died(believed, "was stopped by hand" if by_hand else _how(sight), by_hand=by_hand))
+            if by_hand:
+                self._tasks.create_task(self._make_sure(believed), name=f"who stopped {believed.label}")
             believed = None
         if sight.running and believed is None:
             await self._came_up(sight)
@@ -122,6 +128,30 @@ class Watch:
     def _believed(self) -> Unit | None:
         """What of this engine is up, as the machine has it."""
         return next((unit for unit in self.state().up if unit.engine == self.name), None)
+
+    async def _make_sure(self, unit: Unit) -> None:
+        """A Docker that goes down stops all that runs, and says so as of a stop by hand; then its events end.
+
+        A look alone can't tell: where systemd holds the socket, the Docker that comes next answers it.
+        """
+        try:
+            async with asyncio.timeout(MEANT):
+                await self._broke.wait()
+        except TimeoutError:
+            if await self._answers() and not self._broke.is_set():
+                return
+        self.tell(NotByHand(unit))
+
+    async def _answers(self) -> bool:
+        try:
+            await self._runtime.look()
+        except Foreign:
+            return True
+        except Fault:
+            return False
+        except Exception:
+            self._log.exception("watching broke")
+        return True
 
     def _lost(self) -> None:
         """Its name is a foreign container's now, which isn't ours to touch; a check says so to whom it concerns."""

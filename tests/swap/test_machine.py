@@ -24,6 +24,7 @@ from swap.moves import (
     Inspect,
     Interrupt,
     Join,
+    NotByHand,
     Order,
     Ordered,
     Record,
@@ -202,8 +203,30 @@ def test_a_restart_needs_no_look_at_the_card_however_often_it_is_tried() -> None
 
 def test_what_was_stopped_by_hand_stays_stopped_and_says_so() -> None:
     talk = serving().tell(Died(STRATA, "was stopped by hand", by_hand=True))
+    assert gate(talk.state) == Closed("strata:current was stopped by hand")
+    talk.done()
     assert talk.state.person
     assert "by hand" in talk.state.dark
+
+
+def test_what_docker_stopped_as_it_went_down_is_brought_back_as_soon_as_that_is_known() -> None:
+    stopped = Died(STRATA, "was stopped by hand", by_hand=True)
+    for talk in (serving().tell(stopped), serving().tell(stopped).done()):
+        talk.tell(NotByHand(STRATA))
+        assert talk.state.doing == Free(talk.n, STRATA)
+
+
+def test_what_docker_stopped_as_it_went_down_comes_back_when_the_order_meanwhile_is_refused() -> None:
+    talk = serving().tell(Ordered(TO_NINFER)).tell(Died(STRATA, "was stopped by hand", by_hand=True))
+    talk.tell(NotByHand(STRATA)).fail()
+    assert talk.answers == [(1, Code.REFUSED)]
+    assert talk.state.goal == STRATA
+
+
+def test_that_it_was_docker_changes_nothing_where_another_has_been_started_since() -> None:
+    talk = serving().tell(Died(STRATA, "was stopped by hand", by_hand=True)).tell(Up(0, V2))
+    before = talk.state
+    assert talk.tell(NotByHand(STRATA)).state == before
 
 
 def test_the_old_pair_of_the_same_engine_is_put_back_only_after_the_new_one_has_been_stopped() -> None:

@@ -13,6 +13,7 @@ from swap.moves import (
     Event,
     Failed,
     Found,
+    NotByHand,
     Order,
     Ordered,
     Stop,
@@ -224,8 +225,17 @@ def test_what_was_stopped_by_hand_is_told_so_and_is_dark() -> None:
     told.tell(Died(STRATA, "was stopped by hand", by_hand=True))
     assert told.news() == [
         "stopped-by-hand: strata:current was stopped by hand (nothing starts it again)",
-        "dark: nothing serves, and a person is needed (strata:current was stopped by hand)",
     ]
+    told.to_the_end()
+    assert told.news() == ["dark: nothing serves, and a person is needed (strata:current was stopped by hand)"]
+
+
+def test_what_docker_stopped_as_it_went_down_is_told_to_be_started_again() -> None:
+    told = serving()
+    told.tell(Died(STRATA, "was stopped by hand", by_hand=True)).tell(NotByHand(STRATA))
+    assert told.news()[-1] == (
+        "restarting: strata:current is started again (strata:current was stopped by Docker going down)"
+    )
 
 
 def test_what_somebody_starts_in_the_dark_ends_it() -> None:

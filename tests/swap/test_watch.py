@@ -14,6 +14,7 @@ import pytest
 from engines.ninfer.sample import write_artifact
 from engines.spec import Engine
 from swap.decisions import Kind
+from swap.hands import MEANT
 from swap.moves import Code
 from swap.ports import CardUnknown, Foreign, Sight, Status, Subject, Unreachable
 from swap.state import phase
@@ -123,6 +124,37 @@ async def test_a_stop_by_hand_during_a_slow_look_isnt_taken_for_a_death(world: W
         world.strata.let_go("look")
         await asyncio.sleep(100)
         assert world.up == set()
+
+
+@in_simulated_time
+async def test_clients_wait_until_it_is_sure_that_it_was_stopped_by_hand(world: World) -> None:
+    async with world.serving() as controller:
+        world.strata.stop_by_hand()
+        await asyncio.sleep(MEANT - 1)
+        assert (world.gate.state, phase(controller.state)) == ("closed", "looking")
+        await asyncio.sleep(2)
+        assert world.gate.state == "refusing: strata:current was stopped by hand"
+
+
+@in_simulated_time
+@pytest.mark.parametrize("breaks", [Unreachable("Docker's event stream has ended", passing=True), None])
+async def test_a_docker_that_goes_down_isnt_taken_for_a_stop_by_hand(world: World, breaks: Unreachable | None) -> None:
+    """It stops what runs and says so as of a stop by hand; then its events end, and looks may be answered late."""
+    async with world.serving():
+        world.strata.stop_by_hand()
+        await asyncio.sleep(MEANT - 1)
+        world.strata.break_events(breaks)
+        await until(lambda: world.gate.state == "open strata")
+        assert not any(state.startswith("refusing") for state in world.gate.story)
+
+
+@in_simulated_time
+async def test_a_stop_after_which_docker_doesnt_answer_isnt_one_by_hand(world: World) -> None:
+    async with world.serving():
+        world.strata.stop_by_hand()
+        await asyncio.sleep(MEANT - 1)
+        world.strata.fail("look", Unreachable("Docker can't be reached", passing=True), times=3)
+        await until(lambda: world.gate.state == "open strata")
 
 
 @in_simulated_time
@@ -312,7 +344,7 @@ async def test_events_are_listened_to_again(world: World, end: Unreachable | Non
         world.strata.break_events(end)
         await asyncio.sleep(5)
         world.strata.stop_by_hand()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(MEANT + 1):
             await until(lambda: world.gate.state.startswith("refusing"))
 
 

@@ -17,6 +17,7 @@ from swap import machine
 from swap.moves import (
     Aborted,
     Answer,
+    Ascertain,
     Check,
     Checked,
     Choose,
@@ -34,6 +35,7 @@ from swap.moves import (
     Inspect,
     Interrupt,
     Look,
+    NotByHand,
     Order,
     Ordered,
     Overdue,
@@ -217,6 +219,8 @@ def _found_out(state: State, world: World) -> Iterator[tuple[str, Event, World]]
             yield "not drained", Failed(n, "x"), world
         case Rest(n):
             yield "rested", Done(n), world
+        case Ascertain(n):
+            yield "ascertained", Done(n), world
         case Choose():
             yield from _chosen(state.doing, world)
             yield from _interrupted(state, state.doing.n, world)
@@ -338,6 +342,8 @@ def _by_itself(state: State, world: World) -> Iterator[tuple[str, Event, World]]
     """Engines die and are started by hand; it is told later (here: one piece of news at a time)."""
     if state.serving is not None and state.serving in world.running:
         yield "useless", Useless(state.serving, "x"), world
+    if state.serving is None and state.last is not None:
+        yield f"{state.last.label} was stopped by Docker", NotByHand(state.last), world
     if state.serving is not None and state.doubted:
         yield "steady", Steady(state.serving), world
     if world.news:
