@@ -5,6 +5,7 @@ One machine and one life of it: each test says with which state it begins.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,26 @@ def test_case_42_a_daemon_that_hangs_is_ended_and_started_anew_and_says_where_it
     assert f"Killing process {pid} (slotproxy) with signal SIGABRT" in said
     assert "Fatal Python error: Aborted" in said
     assert "asyncio/base_events.py" in said
+
+
+def test_a_reload_takes_the_configuration_over_and_is_over_for_systemd_too(machine: Machine) -> None:
+    engines, pid, good = machine.engines(), machine.pid, machine.ok("cat", CONFIG)
+    machine.write(CONFIG, good + "drain: 7s\n")
+    machine.ok("systemctl", "reload", "slotproxy")
+    machine.wait(lambda: "drain" in reloaded(machine), "the edit to be taken over")
+    machine.write(CONFIG, "listne: 1\n")
+    machine.ok("systemctl", "reload", "slotproxy")
+    machine.wait(lambda: "listne" in reloaded(machine), "the mistake to be told")
+    machine.wait(lambda: machine.unit()["ActiveState"] == "active", "systemd to hear of the end")
+    machine.write(CONFIG, good)
+    assert (machine.engines(), machine.pid) == (engines, pid)
+    assert "strata:current serves" in machine.unit()["StatusText"]
+
+
+def reloaded(machine: Machine) -> str:
+    """What the event log says of reloads."""
+    events = json.loads(machine.ok("slotctl", "events", "--json"))["events"]
+    return " ".join(str(one) for one in events if one["kind"] == "reloaded")
 
 
 def test_case_42_its_end_is_told_to_systemd_while_requests_still_end(machine: Machine) -> None:
