@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from slotproxy import config, render, render_drift, render_plan
-from slotproxy.cli_args import DETACHED, parse_args
+from slotproxy.cli_args import DETACHED, UNTOLD, parse_args
 from slotproxy.cli_artifact import artifact
 from slotproxy.cli_doctor import doctor
 from slotproxy.cli_events import events
 from slotproxy.cli_follow import follow, watch
-from slotproxy.cli_output import fail, show, told
+from slotproxy.cli_output import CannotTell, complain, fail, put, show, told
 from slotproxy.cli_pairs import pairs
 from slotproxy.control_client import Control, Trouble
 from swap.ports import Fault
@@ -38,6 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Wrong usage raises SystemExit(2), as argparse does."""
     args = parse_args(argv)
     try:
+        return _run(args)
+    except BrokenPipeError:
+        _forget_stdout()
+        return DETACHED
+    except CannotTell as error:
+        _forget_stdout()
+        with contextlib.suppress(CannotTell):  # stderr may be on the same disk
+            complain(str(error), "what was ordered goes on; look with: slotctl status")
+        return UNTOLD
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
         alone = ALONE.get(args.command)
         return alone(args) if alone is not None else asyncio.run(_with_daemon(args))
     except Trouble as trouble:
@@ -46,9 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(args, str(error), "", 2)
     except KeyboardInterrupt:
         return fail(args, DETACHED_WORDS.get(args.command, "detached; look with: slotctl status"), "", DETACHED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout once more
-        return DETACHED
+
+
+def _forget_stdout() -> None:
+    """The interpreter flushes it once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def _with_daemon(args: argparse.Namespace) -> int:
@@ -68,7 +84,7 @@ def _socket(args: argparse.Namespace) -> Path:
         if file != config.DEFAULT_PATH:
             raise
         if file.exists():  # the daemon may well run on what it read before somebody broke the file
-            print(render.clean(f"slotctl: {error}; trying {config.DEFAULT_CONTROL}"), file=sys.stderr)
+            complain(str(error), f"trying {config.DEFAULT_CONTROL}")
         return config.DEFAULT_CONTROL
 
 
@@ -151,7 +167,7 @@ async def reload(control: Control, args: argparse.Namespace) -> int:
 def check_config(args: argparse.Namespace) -> int:
     """Needs no daemon."""
     if args.schema:
-        print(json.dumps(config.schema(), indent=2))
+        put(json.dumps(config.schema(), indent=2))
         return 0
     from swap.policy import relaxed  # noqa: PLC0415  (the other commands start faster without it)
 

@@ -11,9 +11,11 @@ from slotproxy.cli_events import add_events
 from slotproxy.cli_pairs import add_pairs
 from slotproxy.cli_parts import Commands, add_command, add_common, add_rehash, count, duration, target
 
+UNTOLD: Final = 1
 DETACHED: Final = 7
 EXIT_CODES: Final[Mapping[int, str]] = {
     0: "that very pair serves (also when it already did); of other commands: done",
+    UNTOLD: "what it found can't be written where its output goes; what was ordered goes on",
     2: "bad usage, or a configuration that can't be used",
     3: "refused: nothing was changed; of drift: something differs; of doctor, pairs check: something needs a person; "
     "of artifact: it isn't whole, or no artifact",

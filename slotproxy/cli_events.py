@@ -7,7 +7,7 @@ import json
 from contextlib import aclosing
 
 from slotproxy import render
-from slotproxy.cli_output import Answer
+from slotproxy.cli_output import Answer, put
 from slotproxy.cli_parts import Commands, add_command, count
 from slotproxy.control_client import Control
 
@@ -31,7 +31,7 @@ async def events(control: Control, args: argparse.Namespace) -> int:
             if args.json and not args.follow:
                 said.append(event)
                 continue
-            print(json.dumps(event) if args.json else render.event(event), flush=True)
+            put(json.dumps(event) if args.json else render.event(event))
     if args.json and not args.follow:
-        print(json.dumps({"events": said}, indent=2), flush=True)
+        put(json.dumps({"events": said}, indent=2))
     return 0

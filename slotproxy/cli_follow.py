@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import TextIO
 
 from slotproxy import render
-from slotproxy.cli_output import Answer, Lines, for_people, told
+from slotproxy.cli_output import Answer, Lines, for_people, put, told
 from slotproxy.control_client import Control
 
 
@@ -29,5 +29,5 @@ async def watch(control: Control, path: str, order: Answer, people: TextIO) -> t
                 last = line
             else:
                 phases.append(line)
-                print(render.phase(line), file=people, flush=True)
+                put(render.phase(line), people)
     return phases, last

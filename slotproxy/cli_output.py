@@ -18,8 +18,23 @@ def for_people(args: argparse.Namespace) -> TextIO:
     return sys.stderr if args.json else sys.stdout
 
 
+class CannotTell(Exception):
+    """What is to be said can't be written: a full disk, say."""
+
+
+def put(text: str, to: TextIO | None = None) -> None:
+    """A line, or a document, on stdout; it is written when this returns. Raises CannotTell, BrokenPipeError."""
+    try:
+        print(text, file=to or sys.stdout, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        where = "stderr" if to is sys.stderr else "stdout"
+        raise CannotTell(f"{where} can't be written: {error.strerror}") from error
+
+
 def show(args: argparse.Namespace, answer: Answer, lines: Lines) -> None:
-    print(json.dumps(answer, indent=2) if args.json else "\n".join(lines(answer)), flush=True)
+    put(json.dumps(answer, indent=2) if args.json else "\n".join(lines(answer)))
 
 
 def told(args: argparse.Namespace, answer: Answer, lines: Lines = render.words) -> int:
@@ -34,10 +49,10 @@ def told(args: argparse.Namespace, answer: Answer, lines: Lines = render.words) 
 
 def fail(args: argparse.Namespace, what: str, mend: str, code: int) -> int:
     if args.json:
-        print(json.dumps({"error": what, "mend": mend, "code": code}, indent=2), flush=True)
+        put(json.dumps({"error": what, "mend": mend, "code": code}, indent=2))
     complain(what, mend)
     return code
 
 
 def complain(what: str, mend: str) -> None:
-    print(render.clean(f"slotctl: {what}; {mend}" if mend else f"slotctl: {what}"), file=sys.stderr, flush=True)
+    put(render.clean(f"slotctl: {what}; {mend}" if mend else f"slotctl: {what}"), sys.stderr)

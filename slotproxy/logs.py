@@ -6,8 +6,9 @@ Libraries that use the standard library's logging go the same way, from warnings
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
@@ -25,9 +26,31 @@ def log_to(stream: TextIO) -> None:
             _ordered,
             structlog.processors.JSONRenderer(ensure_ascii=False),
         ],
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Outlet(stream))),
     )
     logging.basicConfig(handlers=[_Passed()], level=logging.WARNING, force=True)
+
+
+class _Outlet:
+    """Where the log goes: one that can't be written (its disk is full) breaks nothing, and says so once it can."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._behind = stream, 0
+
+    def write(self, text: str) -> None:
+        try:
+            if self._behind:
+                said = f"this log couldn't be written: {self._behind} lines are missing, or late"
+                self._stream.write(json.dumps({"level": "error", "event": said}) + "\n")
+                self._stream.flush()
+                self._behind = 0
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._behind += 1
+
+    def flush(self) -> None:
+        """Each line is, as it is written."""
 
 
 def _ordered(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -620,3 +620,24 @@ def _check_on_the_shim(folder: Path, vram: str, env: dict[str, str]) -> subproce
     words = [str(Path(sys.executable).with_name("slotctl")), "check-config", str(file)]
     surroundings = {**os.environ, "LD_LIBRARY_PATH": str(build_shim(folder / "shim")), **env}
     return subprocess.run(words, env=surroundings, capture_output=True, text=True, timeout=60, check=False)
+
+
+UNTOLD = [["status"], ["status", "--json"], ["swap", "to-ninfer"], ["check-config", "--schema"]]
+
+
+@pytest.mark.parametrize("words", UNTOLD)
+def test_where_its_output_can_t_be_written_it_is_one_line_and_exit_1(
+    words: list[str], daemon: Daemon, socket: Path
+) -> None:
+    ended = to_a_full_disk(["--control", str(socket), *words], stderr=subprocess.PIPE)
+    said = "slotctl: stdout can't be written: No space left on device; what was ordered goes on; look with: slotctl"
+    assert (ended.returncode, ended.stderr) == (1, f"{said} status\n")
+
+
+def test_where_neither_output_can_be_written_it_still_ends_with_its_code(daemon: Daemon, socket: Path) -> None:
+    assert to_a_full_disk(["--control", str(socket), "status"], stderr=subprocess.STDOUT).returncode == 1
+
+
+def to_a_full_disk(words: list[str], stderr: int) -> subprocess.CompletedProcess[str]:
+    with Path("/dev/full").open("w") as full:
+        return subprocess.run([SLOTCTL, *words], stdout=full, stderr=stderr, text=True, timeout=60, check=False)
