@@ -28,7 +28,7 @@ from tests.system.house import House
 from tests.system.tenants import ninfer, strata
 
 ENGINES = ("ninfer", "strata")
-LINGER = 0.3  # seconds for which NInfer's memory stays taken after its end
+LINGER = 0.8  # seconds for which NInfer's memory stays taken after its end
 DECODE = 1  # milliseconds a token
 PREFILL = 20_000  # tokens a second
 YOUNG = 3.0  # seconds in which a process may still become an engine
