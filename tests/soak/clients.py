@@ -17,7 +17,7 @@ from tests.slotproxy.programs import MODEL
 from tests.soak.story import Blow, Story
 
 PATIENCE = 150.0  # seconds for one answer, waiting included; longer is lost
-ECHO = 15.0  # seconds in which a request that an engine's death met is told so, on a busy machine
+ECHO = 1.0  # seconds after an engine's death in which a request may still run into it
 AGAIN = 0.2  # seconds until a client that was turned away asks again
 LOSSES = 20  # that are kept, of however many
 
@@ -57,8 +57,8 @@ def outcome(seen: Seen, story: Story) -> tuple[str, bool]:
 
     if "slotproxy itself failed" in seen.error:
         return "our fault", False
-    if seen.status == 503 and seen.retry_after and felt(Blow.STOPPED, Blow.DARK, Blow.CUT):
-        return "refused with a reason", bool(seen.error)
+    if seen.status in (429, 503):
+        return "refused", bool(seen.retry_after and seen.error) and felt(Blow.STOPPED, Blow.DARK, Blow.CUT)
     if not seen.status or not (seen.error or seen.status != 200):  # no word of why
         return "broken off", felt(Blow.DOWN)
     return "told of an end", felt(Blow.KILLED, Blow.CUT, Blow.STOPPED, echo=ECHO)

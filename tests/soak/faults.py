@@ -23,6 +23,7 @@ from tests.soak.ground import ENGINES, Ground
 from tests.soak.story import Blow, Story
 
 PATIENCE = 150.0  # seconds that an order may take
+ECHO = 20.0  # seconds for which an order may still feel what befell the house before it
 UP = 60.0  # seconds until a daemon that was started answers
 LEAST = 0.05  # seconds that a fault of the card lasts at least
 CODES = (9, 18, 999, 3)
@@ -39,11 +40,12 @@ Json = dict[str, Any]
 class Faults:
     """The hands of the soak. `wrong`: orders that ended as none may."""
 
-    def __init__(self, ground: Ground, story: Story, seed: int, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, ground: Ground, story: Story, seed: int) -> None:
         self.done: Counter[str] = Counter()
         self.swaps: Counter[int] = Counter()
         self.wrong: list[str] = []
-        self._ground, self._story, self._tasks = ground, story, tasks
+        self._ground, self._story = ground, story
+        self._tasks = asyncio.TaskGroup()
         self._draw = Random(f"{seed} faults")
         self._ordered_last = ENGINES[0]
         self._orders: set[asyncio.Task[None]] = set()
@@ -52,8 +54,12 @@ class Faults:
 
     # ------------------------------------------------------------------------------------------ the daemon
 
-    async def begin(self) -> None:
-        """Start the daemon; returns when it answers."""
+    async def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Start the daemon; returns when it answers. What goes on beside is a task of `tasks`."""
+        self._tasks = tasks
+        await self._start()
+
+    async def _start(self) -> None:
         await asyncio.to_thread(self._ground.serve)
         transport = httpx.AsyncHTTPTransport(uds=str(self._ground.control))
         self._http = httpx.AsyncClient(
@@ -83,7 +89,7 @@ class Faults:
                 blows.enter_context(self._story.during(Blow.STOPPED))
             await self.end(number)
             await asyncio.sleep(self._draw.random() * 1.5)
-            await self.begin()
+            await self._start()
         self._story.tell("the daemon is back")
         self.done[f"daemon {number.name}"] += 1
 
@@ -239,7 +245,7 @@ class Faults:
         code = int(ended["code"])
         self.swaps[code] += 1
         self._story.tell(f"{words}: {code}: {ended.get('text', '')[:200]}")
-        if code != SERVES and not self._story.felt(began, time.monotonic(), *EXCUSES.get(code, ()), echo=PATIENCE):
+        if code != SERVES and not self._story.felt(began, time.monotonic(), *EXCUSES.get(code, ()), echo=ECHO):
             self.wrong.append(f"{words}: {code}: {ended.get('text')}")
 
     async def _orders_ended(self) -> None:

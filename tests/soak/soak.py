@@ -47,7 +47,7 @@ class Report:
     story: str = ""
 
     def __str__(self) -> str:
-        first, last = self.sizes[0][0], self.sizes[-1][-1]
+        sizes = [size for life in self.sizes for size in life]
         return "\n".join(
             [
                 f"seed          {self.seed}, {self.seconds:.0f} s, {self.lives} lives of the daemon",
@@ -55,7 +55,7 @@ class Report:
                 f"orders        {sum(self.swaps.values())}, by exit code: {_counted(self.swaps)}",
                 f"what happened {sum(self.done.values())}: {_counted(self.done)}",
                 f"looks         {self.looks} for two engines at once",
-                f"the daemon    {first} → {last}",
+                f"the daemon    {sizes[0]} → {sizes[-1]}" if sizes else "the daemon    was never measured",
                 *(f"WRONG         {fault}" for fault in self.wrong),
             ]
         )
@@ -68,25 +68,24 @@ def _counted(counter: Counter[str] | Counter[int]) -> str:
 async def soak(ground: Ground, plan: Plan) -> Report:
     """What was seen, in the end also of a swap there and back."""
     story, report = Story(), Report(plan.seed)
-    clients = Clients(ground.url, story, plan.seed)
+    clients, eyes = Clients(ground.url, story, plan.seed), Eyes(ground, story)
+    faults = Faults(ground, story, plan.seed)
     try:
         async with asyncio.TaskGroup() as tasks:
-            faults = Faults(ground, story, plan.seed, tasks)
-            await faults.begin()
+            await faults.begin(tasks)
             await faults.prove()
-            with Eyes(ground, story) as eyes:
-                beside = [tasks.create_task(clients.run()), tasks.create_task(faults.watch_dark())]
-                try:
-                    await _live(ground, plan, faults, clients, report)
-                finally:
-                    for task in beside:
-                        task.cancel()
-    finally:
-        report.story = str(story)
+            beside = [tasks.create_task(clients.run()), tasks.create_task(faults.watch_dark())]
+            with eyes:
+                await _live(ground, plan, faults, clients, report)
+            for task in beside:
+                task.cancel()
+    except* (AssertionError, TimeoutError) as broken:
+        report.wrong += [f"it went no further: {error!r}" for error in broken.exceptions]
     report.outcomes, report.longest, report.looks = clients.outcomes, clients.longest, eyes.looks
     report.swaps, report.done, report.seconds = faults.swaps, faults.done, time.monotonic() - story.began
     report.wrong += [*(f"two engines: {one}" for one in eyes.double), *clients.losses, *faults.wrong]
     report.wrong += [f"eyes broke: {eyes.broken}"] if eyes.broken else []
+    report.story = str(story)
     return report
 
 

@@ -65,9 +65,10 @@ REFUSED = {"status": 503, "error": "the proxy is stopping", "retry_after": True}
         ({"status": 200, "broke": "reset"}, Blow.KILLED, "broken off", False),  # no word of why
         ({"broke": "refused"}, Blow.DOWN, "broken off", True),
         ({"broke": "refused"}, Blow.KILLED, "broken off", False),
-        (REFUSED, Blow.STOPPED, "refused with a reason", True),
-        (REFUSED, Blow.DARK, "refused with a reason", True),
-        (REFUSED, None, "told of an end", False),
+        (REFUSED, Blow.STOPPED, "refused", True),
+        (REFUSED, Blow.DARK, "refused", True),
+        (REFUSED, Blow.KILLED, "refused", False),
+        ({**REFUSED, "retry_after": False}, Blow.STOPPED, "refused", False),
         ({"status": 502, "error": "strata can't be reached"}, None, "told of an end", False),
         ({"status": 500, "error": "slotproxy itself failed; see its log"}, Blow.KILLED, "our fault", False),
     ],
