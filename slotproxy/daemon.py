@@ -262,7 +262,7 @@ async def serve(settings: Settings) -> int:
         daemon.reload.around = systemd.reloading
         log = structlog.get_logger("slotproxy")
         async with (
-            event_log(lambda: daemon.in_force.settings, daemon.controller.hands.decisions),
+            event_log(lambda: daemon.in_force.settings, daemon.desk.state),
             daemon.running(control),
             asyncio.TaskGroup() as tasks,
         ):

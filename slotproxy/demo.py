@@ -99,7 +99,7 @@ async def _live(demo: Demo, settings: Settings, port: socket.socket) -> int:
     with control_socket(settings.control) as control:
         daemon, code = build(settings, Ending(demo.stop)), 0
         async with (
-            event_log(lambda: daemon.in_force.settings, daemon.controller.hands.decisions),
+            event_log(lambda: daemon.in_force.settings, daemon.desk.state),
             daemon.running(control),
         ):
             try:

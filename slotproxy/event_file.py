@@ -20,16 +20,17 @@ from pathlib import Path
 from engines.spec import MiB
 from slotproxy.events_desk import plain, read
 from swap.decisions import KEPT, Decision, Decisions, Kind
+from swap.durable import Guard, anywhere
 
 MOST = 4 * MiB  # bytes of one file; there are two
 BEHIND = 1000  # events that the disk may be behind; what comes then is left out
 
 
 class EventFile:
-    """What earlier daemons have written is remembered at the start, and what is decided then is written."""
+    """What earlier daemons have written is remembered at the start, and what this one decides is written."""
 
-    def __init__(self, path: Path, decisions: Decisions, most: int = MOST) -> None:
-        self._path, self._decisions, self._most = path, decisions, most
+    def __init__(self, path: Path, decisions: Decisions, guard: Guard = anywhere) -> None:
+        self._path, self._decisions, self._guard = path, decisions, guard
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._full = False  # the queue
         self._left_out = 0  # there was no room in the queue; counted by the event loop
@@ -42,6 +43,8 @@ class EventFile:
         """Written until the block ends, and for at most `last_words` seconds more."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         threading.Thread(target=self._work, args=(loop, ended), name="event log", daemon=True).start()
+        for decision in self._decisions.last():
+            self._hear(decision)
         leave = self._decisions.hear(self._hear)
         try:
             yield
@@ -80,7 +83,8 @@ class EventFile:
 
     def _write(self, line: bytes, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            append(self._path, line, self._most)
+            self._guard()
+            append(self._path, line, MOST)
         except OSError as error:
             self._failed += 1
             if not self._broken:
@@ -88,7 +92,8 @@ class EventFile:
                 _call(loop, partial(self._in_memory_alone, str(error.strerror)))
             return
         self._broken = False
-        if missing := self._failed + self._left_out - self._told:
+        missing = self._failed + self._left_out - self._told
+        if missing and self._lines.empty():
             self._told += missing
             text = f"events are written to disk again; {missing} are missing there"
             _call(loop, partial(self._decisions.add, Kind.DISK, text, missing=missing))

@@ -11,15 +11,15 @@ from slotproxy.config import Settings
 from slotproxy.ending import LAST_WORDS, SHARES
 from slotproxy.event_file import EventFile
 from slotproxy.notify import Notifier
-from swap.decisions import Decisions, Kind
+from swap.decisions import Kind
+from swap.statefolder import StateFolder
 
 
 @contextlib.asynccontextmanager
-async def event_log(settings: Callable[[], Settings], decisions: Decisions) -> AsyncIterator[None]:
+async def event_log(settings: Callable[[], Settings], state: StateFolder) -> AsyncIterator[None]:
     """A daemon's life: what it decides in here is kept, and told to whom it concerns. `settings`: those in force."""
-    first = settings()
-    last_words = min(LAST_WORDS, first.stop_limit / SHARES)
-    file = EventFile(first.state / "events.jsonl", decisions)
+    decisions, last_words = state.decisions, min(LAST_WORDS, settings().stop_limit / SHARES)
+    file = EventFile(state.path / "events.jsonl", decisions, state.guard)
     notifier = Notifier(lambda: settings().notify, decisions)
     async with file.kept(last_words), notifier.telling(last_words):
         decisions.add(Kind.STARTED, f"slotproxy {__version__} is up", pid=os.getpid())

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from slotproxy import event_file
+from slotproxy.config_notify import NotifySettings
 from slotproxy.event_file import EventFile, append, earlier
+from slotproxy.event_log import event_log
 from slotproxy.events_desk import plain, read
 from swap.decisions import Decision, Decisions, Kind
+from swap.statefolder import StateFolder
+from tests.slotproxy.test_changes import OLD as SETTINGS
 from tests.swap.world import until
 
 SOON = 20.0  # seconds that anything here may take on a busy machine
@@ -168,6 +174,27 @@ async def test_a_disk_that_hangs_to_the_end_holds_nothing_up(path: Path, hanging
     assert not hanging.is_set()
 
 
+async def test_nothing_is_written_to_a_folder_that_isnt_ours_any_more(path: Path) -> None:
+    def not_ours() -> None:
+        raise OSError(errno.ESTALE, "another folder is there")
+
+    decisions = Decisions()
+    async with EventFile(path, decisions, not_ours).kept(SOON):
+        decisions.add(Kind.SERVING, "news")
+        await until(lambda: len(decisions.last()) == 2)
+    assert decisions.last()[-1].why == f"{path}: another folder is there"
+    assert not await asyncio.to_thread(path.exists)
+
+
+async def test_what_was_decided_before_the_file_was_opened_is_written_too(path: Path) -> None:
+    decisions = Decisions()
+    decisions.add(Kind.DISK, "early")
+    async with EventFile(path, decisions).kept(SOON):
+        pass
+    assert [one.text for one in await asyncio.to_thread(earlier, path)] == ["early"]
+    assert texts(decisions).count("early") == 1
+
+
 async def test_a_state_folder_that_is_gone_is_said_once(path: Path) -> None:
     path = path.parent / "gone" / "events.jsonl"
     decisions = Decisions()
@@ -181,3 +208,17 @@ async def test_a_state_folder_that_is_gone_is_said_once(path: Path) -> None:
 def test_a_decision_is_the_same_when_it_is_read_back() -> None:
     decided: Decision = Decisions().add(Kind.DARK, "nothing serves", why="the card is full", passing=True, pid=7)
     assert plain(read(plain(decided))) == plain(decided)
+
+
+async def test_a_daemons_life_is_on_disk_and_told_from_its_first_event_to_its_last(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    command = ("/bin/sh", "-c", f'echo "$SLOTPROXY_EVENT_KIND" >> {heard}')
+    notify = NotifySettings(command, on=frozenset({Kind.STARTED, Kind.ENDED, Kind.DARK}))
+    decisions = Decisions()
+    state = await asyncio.to_thread(lambda: StateFolder(tmp_path, decisions))
+    settings = replace(SETTINGS, state=tmp_path, notify=notify)
+    async with event_log(lambda: settings, state):
+        decisions.add(Kind.DARK, "nothing serves")
+    assert (await asyncio.to_thread(heard.read_text)).split() == ["started", "dark", "ended"]
+    kept = await asyncio.to_thread(earlier, tmp_path / "events.jsonl")
+    assert [one.kind for one in kept] == [Kind.STARTED, Kind.DARK, Kind.ENDED]
