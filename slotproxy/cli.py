@@ -83,9 +83,17 @@ def _socket(args: argparse.Namespace) -> Path:
     except config.ConfigError as error:
         if file != config.DEFAULT_PATH:
             raise
-        if file.exists():  # the daemon may well run on what it read before somebody broke the file
+        if _seen(file):  # the daemon may well run on what it read before somebody broke the file
             complain(str(error), f"trying {config.DEFAULT_CONTROL}")
         return config.DEFAULT_CONTROL
+
+
+def _seen(file: Path) -> bool:
+    """A folder that is closed to us shows nothing: whoever isn't meant to read the file needn't hear of it."""
+    try:
+        return file.exists()
+    except OSError:
+        return False
 
 
 # ------------------------------------------------------------------------------------------------- commands

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slotproxy import control_client, render
+from slotproxy import config, control_client, render
 from slotproxy.cli import main
 from slotproxy.cli_args import EXIT_CODES, build_parser
 from tests.shim.build import build_shim
@@ -532,6 +533,24 @@ def test_the_socket_is_the_options_the_environments_or_the_configurations(
     monkeypatch.setenv("SLOTPROXY_CONTROL", str(tmp_path / "other.sock"))
     assert main(["status"]) == 6
     assert main(["status", "--control", str(socket)]) == 0
+
+
+def test_a_configuration_in_a_folder_that_is_closed_to_us_leaves_the_usual_socket(
+    daemon: Daemon, socket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Root sees into every folder, so the error is made."""
+    closed, real = tmp_path / "closed" / "slotproxy.yml", Path.stat
+
+    def stat(path: Path, **more: bool) -> os.stat_result:
+        if path == closed:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, **more)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr(config, "DEFAULT_PATH", closed)
+    monkeypatch.setattr(config, "DEFAULT_CONTROL", socket)
+    assert main(["status"]) == 0
+    assert "slotctl: " not in capsys.readouterr().err
 
 
 def test_a_named_configuration_that_is_broken_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,11 @@ with urllib.request.urlopen(request) as answer:
     for line in answer:
         pass
 """
+AS = """
+import os, sys
+os.setgroups([]), os.setgid(int(sys.argv[1])), os.setuid(65534)
+os.execv("/opt/slotproxy/bin/slotctl", ["slotctl", *sys.argv[2:]])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +87,8 @@ def machine(lived_in: Machine) -> Machine:
 def test_the_unit_is_good_and_exposes_little(empty: Machine) -> None:
     assert empty.ok("systemd-analyze", "verify", "slotproxy.service") == ""
     empty.ok("systemd-analyze", "security", "--offline=true", "--threshold=35", "slotproxy.service")
+    unit = empty.unit()
+    assert (unit["DevicePolicy"], unit.get("DeviceAllow"), unit["PrivateDevices"]) == ("auto", None, "no")  # NVML's devices
 
 
 def test_case_42_ready_is_when_clients_are_let_in_whatever_else_is_missing(empty: Machine) -> None:
@@ -190,3 +197,11 @@ def test_its_files_are_its_own_and_slotctl_is_for_its_group(machine: Machine) ->
     owner = machine.python("import os, sys; print(os.stat(sys.argv[1]).st_uid)", f"/proc/{machine.pid}")
     assert owner != machine.python("import os; print(os.getuid())")
     assert HOUSE in machine.ok("slotctl", "plan", "to-ninfer", "--trial", "--json")
+
+    group = machine.python("import grp; print(grp.getgrnam('slotproxy').gr_gid)").strip()
+    assert "strata:current" in machine.python(AS, group, "status")
+    code, said = machine.run("python", "-c", AS, "65534", "status")
+    assert code == 6
+    assert said.startswith(
+        "slotctl: /run/slotproxy/control.sock: permission denied; run slotctl as root, or as a member"
+    )
