@@ -87,8 +87,8 @@ def machine(lived_in: Machine) -> Machine:
 def test_the_unit_is_good_and_exposes_little(empty: Machine) -> None:
     assert empty.ok("systemd-analyze", "verify", "slotproxy.service") == ""
     empty.ok("systemd-analyze", "security", "--offline=true", "--threshold=35", "slotproxy.service")
-    unit = empty.unit()
-    assert (unit["DevicePolicy"], unit.get("DeviceAllow"), unit["PrivateDevices"]) == ("auto", None, "no")  # NVML's devices
+    unit = empty.unit()  # what NVML and CUDA need
+    assert (unit["DevicePolicy"], unit.get("DeviceAllow"), unit["PrivateDevices"]) == ("auto", None, "no")
 
 
 def test_case_42_ready_is_when_clients_are_let_in_whatever_else_is_missing(empty: Machine) -> None:
