@@ -197,6 +197,21 @@ class CardContract:
                 await card.memory()
         assert (await card.memory()).total == TOTAL
 
+    async def test_where_no_thread_can_be_had_the_card_is_unknown_and_asked_again(
+        self, bed: CardBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        card = bed.slow(LIMIT)
+
+        def none(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none)
+            with pytest.raises(CardUnknown, match="no more threads"):
+                await card.memory()
+            assert await card.processes() == ()
+        assert (await card.memory()).total == TOTAL
+
 
 def _hanging() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "card"]

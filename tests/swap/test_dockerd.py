@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ from urllib3.exceptions import ProtocolError
 
 from swap import dockerd
 from swap.dockerd import Docker, Reset
-from swap.ports import Fault, Unreachable
+from swap.ports import Fault, Unfinished, Unreachable
+from swap.threads import NoThread
 
 
 @asynccontextmanager
@@ -138,3 +140,18 @@ def test_the_address_is_the_given_one_else_docker_host_else_the_usual_socket(mon
     assert Docker().address.endswith("/elsewhere.sock")
     monkeypatch.delenv("DOCKER_HOST")
     assert Docker().address == "unix:///var/run/docker.sock"
+
+
+async def test_where_no_thread_can_be_had_nothing_was_asked_of_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a start isn't taken for one that may still come."""
+    docker = Docker("unix:///d.sock")
+
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none)
+        with pytest.raises(NoThread, match="no more threads") as fault:
+            await docker.start("a" * 64)
+    assert not isinstance(fault.value, Unreachable | Unfinished)
+    assert (docker._calls, docker.changing("a" * 64)) == (0, False)

@@ -168,6 +168,20 @@ async def test_an_engine_that_python_did_not_start_ignores_no_signal(sleeper: Ch
     assert ignored & (1 << 31) - 1 == 0  # those beyond 31 are the C library's own
 
 
+async def test_an_engine_runs_on_and_is_seen_and_stopped_though_the_state_folder_was_moved_away(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    runtime = ChildProcess(an_engine(*SLEEP), state)
+    running = await _start(runtime)
+    state.rename(tmp_path / "moved")
+    assert await runtime.look() == running
+    await runtime.stop(running.id, LIMIT)
+    assert (await runtime.look()).status is Status.EXITED
+    with pytest.raises(CannotStart, match="No such file or directory"):  # a crash would lose what isn't on record
+        await runtime.start(running.id)
+    assert not state.exists()
+
+
 async def test_the_pairs_command_and_variables_win_over_the_engines(tmp_path: Path) -> None:
     runtime = ChildProcess(an_engine("/usr/bin/false"), tmp_path)
     recipe = await runtime.declared(Pair("engine", "p", "", (), command=SLEEP, env={"A": "1"}))
