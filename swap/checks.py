@@ -36,6 +36,7 @@ from swap.ports import (
     Subject,
 )
 from swap.reading import Reading
+from swap.room import beside
 from swap.standing import PairState, Standing, standing, verified_as
 from swap.statefolder import StateFolder
 
@@ -243,6 +244,8 @@ class Checker:
                 f"{_gib(memory.reserved)} reserved)",
                 f"correct engines.{engine.name}.vram, or run it with less",
             )
+        elif said := await beside(self._card, engine, memory, self._headroom, self._baseline):
+            found.warnings.append(said)
 
     async def standing_of(self, subject: Subject, label: str) -> Standing:
         """What is recorded of it. A card that can't be asked is taken for a real one. Touches no file."""

@@ -4,7 +4,7 @@ for people alone, and nothing is decided by it.
 
 from __future__ import annotations
 
-from engines.spec import GiB
+from engines.spec import Engine, GiB
 from swap.hostmemory import User, available, biggest
 from swap.ports import Card, CardProcess, Fault, Memory
 from swap.threads import HOST
@@ -36,6 +36,23 @@ async def lacking(card: Card, need: int, host_need: int | None, baseline: int = 
 
 def _gib(size: int) -> str:
     return f"{size / GiB:.1f} GiB"
+
+
+async def beside(card: Card, engine: Engine, memory: Memory, headroom: int, baseline: int) -> str:
+    """What is to be said where a desktop leaves the engine too little of the card; empty: it doesn't, or nobody knows.
+
+    A desktop is whoever is in no container and holds little: an engine, or a training, holds more.
+    """
+    held = [one for one in await card.processes() if not one.container and 0 < (one.bytes or 0) <= DESKTOP]
+    taken = sum(one.bytes or 0 for one in held)
+    if taken <= baseline or engine.vram + headroom + taken <= memory.total - memory.reserved:
+        return ""
+    room, name = memory.total - memory.reserved, engine.name
+    return (
+        f"{_holders(tuple(held))} would leave {name} too little of the card: {_gib(engine.vram)} and {_gib(headroom)} "
+        f"headroom don't fit beside {_gib(taken)} of {_gib(room)}; if that is a desktop, say so by card.baseline "
+        f"(now {_gib(baseline)}) and run {name} with less"
+    )
 
 
 def _desktop(memory: Memory, baseline: int) -> str:

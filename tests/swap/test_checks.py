@@ -239,6 +239,29 @@ async def test_a_card_that_another_holds_now_is_no_refusal(box: Box) -> None:
     assert (await box.judge()).allowed
 
 
+@pytest.mark.parametrize(
+    ("held", "baseline", "told"),  # GiB
+    [(3, 0, True), (3, 2, True), (3, 3, False), (1, 0, False), (20, 0, False)],
+    ids=["a desktop", "more than is told", "just that", "room enough", "no desktop"],
+)
+async def test_a_desktop_beside_which_it_cant_fit_is_told_and_is_no_refusal(
+    box: Box, held: int, baseline: int, told: bool
+) -> None:
+    """It may be gone by then; and whoever isn't told in the configuration is in the way only now."""
+    box.engine = replace(box.engine, vram=29 * GiB)
+    box.headroom, box.baseline = GiB, 0
+    box.card.foreign["Xorg"] = held * GiB
+    box.baseline = baseline * GiB
+    verdict = await box.judge()
+    warning = (
+        "pid 2000 (Xorg, 3.0 GiB, in no container) would leave ninfer too little of the card: 29.0 GiB and 1.0 GiB "
+        "headroom don't fit beside 3.0 GiB of 32.0 GiB; if that is a desktop, say so by card.baseline "
+        f"(now {baseline:.1f} GiB) and run ninfer with less"
+    )
+    assert list(verdict.warnings) == ([warning] if told else [])
+    assert verdict.allowed is (baseline < 3)
+
+
 async def test_an_unknown_card_is_refused_once_with_its_mend(box: Box) -> None:
     box.card.unknown = CardUnknown("driver and library differ (18)", "reboot")
     assert only((await box.judge()).refusals) == "driver and library differ (18); reboot"
