@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tests.system.bed import DockerBed
 from tests.system.images import ROOT
-from tests.system.machine_image import HOME, INIT, machine_image
+from tests.system.machine_image import BOOT, HOME, machine_image
 
 LIMIT = 90.0  # seconds for what takes one or two: the machine may be busy
 HOUSE = "/srv/house"
@@ -63,7 +63,10 @@ class Machine:
             tmpfs={"/run": "", "/run/lock": ""},
         )
         body = self._client.create_container_config(
-            machine_image(bed.images), INIT, environment={"container": "docker"}, stop_signal="SIGRTMIN+3"
+            machine_image(bed.images),
+            ["/bin/sh", "-c", BOOT],
+            environment={"container": "docker"},
+            stop_signal="SIGRTMIN+3",
         )
         body["HostConfig"] = {**host, "CgroupnsMode": "private"}
         self._id = self._client.create_container_from_config(body, bed.name("machine"))["Id"]

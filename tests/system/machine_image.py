@@ -19,8 +19,10 @@ HOME = "/opt/slotproxy"
 LIBRARY = f"{HOME}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 SHARE = f"{HOME}/share/slotproxy"
 INIT = "/lib/systemd/systemd"
+BOOT = f"[ ! -e /sys/fs/cgroup/cgroup.controllers ] || mount -o remount,bind,rw /sys/fs/cgroup; exec {INIT}"
+"""systemd keeps its groups where Docker has mounted them for looking only, on a host with cgroup v2 alone."""
 _DAEMONS = ("systemd", "systemd-journald", "systemd-shutdown", "systemd-cgroups-agent", "systemd-executor")
-_TOOLS = ("/bin/kill", "/bin/cat", "/bin/chown", "/bin/chgrp", "/bin/chmod", "/usr/bin/install")
+_TOOLS = ("/bin/kill", "/bin/mount", "/bin/cat", "/bin/chown", "/bin/chgrp", "/bin/chmod", "/usr/bin/install")
 _COMMANDS = {"slotproxy": "slotproxy.__main__", "slotctl": "slotproxy.cli"}
 _SCRIPT = "#!{home}/bin/python\nimport sys\nfrom {module} import main\nsys.exit(main())\n"
 _BOOT = """\
