@@ -124,6 +124,7 @@ class Faults:
             (2, self._hold),
             (3, self._kill),
             (3, self._kill_the_target),
+            (2, self._maim),
             (2, self._card_error),
             (1, self._card_slow),
             (2, self._occupy),
@@ -180,8 +181,14 @@ class Faults:
 
     async def _kill_one(self, engine: str) -> None:
         with self._story.during(Blow.KILLED):
-            if await asyncio.to_thread(self._ground.kill, engine, self._draw):
+            if await asyncio.to_thread(self._ground.kill, engine):
                 self._story.tell(f"{engine} is killed")
+
+    async def _maim(self) -> None:
+        """An engine that lives and is of no use: Strata's server without its engine process."""
+        with self._story.during(Blow.KILLED):
+            if await asyncio.to_thread(self._ground.maim, "strata"):
+                self._story.tell("strata's engine process is killed")
 
     async def _kill_the_target(self) -> None:
         """An engine that exits while it loads."""

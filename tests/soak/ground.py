@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 from typing import Any, Protocol
 
 import docker
@@ -58,8 +57,11 @@ class Ground(Protocol):
     def up(self) -> dict[str, frozenset[str]]:
         """Which engines are up, seen from outside, and which runs of them: another run has another name."""
 
-    def kill(self, engine: str, draw: Random) -> bool:
+    def kill(self, engine: str) -> bool:
         """SIGKILL it; False: it isn't up."""
+
+    def maim(self, engine: str) -> bool:
+        """SIGKILL what it has begun itself, so that it lives and is of no use; False: there is no such thing."""
 
     def tail(self) -> str:
         """The end of the daemon's log."""
@@ -107,12 +109,11 @@ class ProcessGround:
                 found.setdefault(name, set()).add(f"pid {pid} since {there.start}")
         return {name: frozenset(runs) for name, runs in found.items()}
 
-    def kill(self, engine: str, draw: Random) -> bool:
-        leaders = [pid for pid in self._pids() if self._engine(pid) == engine and _leads(pid)]
-        for pid in leaders:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return bool(leaders)
+    def kill(self, engine: str) -> bool:
+        return _killed([pid for pid in self._pids() if self._engine(pid) == engine and _leads(pid)])
+
+    def maim(self, engine: str) -> bool:
+        return _killed([pid for pid in self._pids() if self._engine(pid) == engine and not _leads(pid)])
 
     def tail(self) -> str:
         return "\n".join((self.folder / "daemon.log").read_text().splitlines()[-12:])
@@ -136,6 +137,13 @@ class ProcessGround:
 
 def _names(folder: str) -> list[str]:
     return os.listdir(folder)  # noqa: PTH208 - names are all that is wanted, at a tenth of the cost
+
+
+def _killed(pids: list[int]) -> bool:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(pids)
 
 
 def _leads(pid: int) -> bool:
@@ -182,13 +190,17 @@ class DockerGround:
         found = [(self._names[name], one) for one in listed for name in one["Names"] if name in self._names]
         return {name: frozenset([f"container {one['Id'][:12]}"]) for name, one in found}
 
-    def kill(self, engine: str, draw: Random) -> bool:
+    def kill(self, engine: str) -> bool:
         container = self._house.container(engine)
         if not container.get("State", {}).get("Running"):
             return False
         with contextlib.suppress(APIError):  # it has ended just now
             self._house.bed.client.kill(container["Id"])
         return True
+
+    def maim(self, engine: str) -> bool:
+        """Its processes are Docker's to end."""
+        return False
 
     def tail(self) -> str:
         return self._house.tail()
