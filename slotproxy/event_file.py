@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -66,6 +66,13 @@ class EventFile:
             # Later: the others shall hear of this decision first.
             asyncio.get_running_loop().call_soon(self._in_memory_alone, "its disk doesn't answer")
 
+    def _remember(self, before: Sequence[Decision]) -> None:
+        self._decisions.remember(before)
+        last = next((one for one in reversed(before) if one.kind in (Kind.STARTED, Kind.ENDED)), None)
+        if last is not None and last.kind is Kind.STARTED:
+            why = "it was killed, its machine went down, or its disk took nothing any more"
+            self._decisions.add(Kind.ENDED, "the slotproxy before this one ended without a word", why=why)
+
     def _in_memory_alone(self, why: str) -> None:
         self._decisions.add(Kind.DISK, "new events are in memory alone", why=f"{self._path}: {why}")
 
@@ -73,7 +80,7 @@ class EventFile:
 
     def _work(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
         try:
-            _call(loop, partial(self._decisions.remember, earlier(self._path)))
+            _call(loop, partial(self._remember, earlier(self._path)))
         except OSError as error:
             why = f"{self._path}: {error.strerror}"
             _call(loop, partial(self._decisions.add, Kind.DISK, "earlier events can't be read", why=why))

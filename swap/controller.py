@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -192,8 +192,7 @@ class Controller:
         self.state, effects = step(before, event)
         self._ending = before.order if self.state.order is None else None
         self._log.info("step", took=type(event).__name__, phase=phase(self.state), up=_labels(self.state.up))
-        for said in self._telling.of(before, event, self.state, effects, time.monotonic()):
-            self.hands.decisions.add(said.kind, said.text, why=said.why, **said.facts)
+        self._tell(before, event, effects)
         self._note_change(before)
         if self.state.doing != before.doing:
             self.since, self.text = time.monotonic(), ""
@@ -212,6 +211,14 @@ class Controller:
             self.answers.tell_progress()
         if phase(self.state) in ("serving", "dark"):
             self._settled.set()
+
+    def _tell(self, before: State, event: Event, effects: Sequence[Effect]) -> None:
+        """The event log hears what this step decided. A bug of ours in the words costs the words."""
+        try:
+            for said in self._telling.of(before, event, self.state, effects, time.monotonic()):
+                self.hands.decisions.add(said.kind, said.text, why=said.why, **said.facts)
+        except Exception:
+            self._log.exception("telling broke")
 
     def _note_change(self, before: State) -> None:
         """Who serves, and since when."""

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 import structlog
 
 KEPT = 1000  # decisions in memory; the file holds more
+LONGEST = 2000  # characters of a text or a reason: others' words may be of any length
 
 
 class Kind(enum.StrEnum):
@@ -83,6 +84,7 @@ class Decisions:
 
     def add(self, kind: Kind, text: str, *, why: str = "", **facts: object) -> Decision:
         """Something was decided. A listener that breaks costs nobody else anything."""
+        text, why = text[:LONGEST], why[:LONGEST]
         decision = Decision(datetime.now(UTC), kind, text, why, facts)
         self._kept.append(decision)
         log = structlog.get_logger("slotproxy.decisions")

@@ -102,6 +102,20 @@ def test_the_file_is_the_owners_alone(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize(("end", "said"), [(True, 0), (False, 1)])
+async def test_a_daemon_that_was_killed_is_told_by_the_next_one(path: Path, end: bool, said: int) -> None:
+    decisions = Decisions()
+    async with EventFile(path, decisions).kept(SOON):
+        decisions.add(Kind.STARTED, "slotproxy is up")
+        if end:
+            decisions.add(Kind.ENDED, "slotproxy ends")
+        decisions.add(Kind.NOTICE, "the webhook wasn't told")
+    after = Decisions()
+    async with EventFile(path, after).kept(SOON):
+        await until(lambda: len(after.last()) == len(decisions.last()) + said)
+    assert texts(after)[len(decisions.last()) :] == ["the slotproxy before this one ended without a word"] * said
+
+
 def test_a_torn_line_is_passed_over_and_the_next_one_is_whole(path: Path) -> None:
     append(path, line("first"), event_file.MOST)
     with path.open("ab") as file:

@@ -56,3 +56,8 @@ def test_a_listener_that_breaks_costs_the_others_nothing() -> None:
         decisions.add(Kind.SERVING, "strata:v1 serves")
     assert [one.text for one in heard] == ["strata:v1 serves"]
     assert [line["event"] for line in lines] == ["strata:v1 serves", "a listener of the event log broke"]
+
+
+def test_the_words_of_others_are_kept_short() -> None:
+    decided = Decisions().add(Kind.FAILED, "it failed", why="x" * 10**6)
+    assert len(decided.why) == 2000

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from swap.machine import step
+import random
+
+import pytest
+
 from swap.moves import (
     Aborted,
     Check,
     Checked,
     Choose,
+    Chosen,
     Died,
     Done,
     Event,
     Failed,
     Found,
+    Glance,
+    Look,
     NotByHand,
     Order,
     Ordered,
+    Overdue,
+    Rest,
+    Seen,
+    Start,
     Stop,
     Unit,
     Up,
@@ -296,10 +306,48 @@ def test_another_reason_is_another_dark() -> None:
     assert told.news()[0] == "dark: nothing serves; it is tried again (permission denied)"
 
 
-def test_every_step_of_every_kind_can_be_told() -> None:
-    """Nothing in the state is taken for granted: telling never breaks a step."""
-    telling, state = Telling(BACKOFF), State()
-    for event in (Up(0, V2), Died(V2, "x"), Died(STRATA, "x"), Aborted(), Done(7), Failed(7, "x"), Ordered(TO_NINFER)):
-        after, effects = step(state, event)
-        telling.of(state, event, after, effects, 0.0)
-        state = after
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_dark_is_told_exactly_while_nothing_serves_and_waits(seed: int) -> None:
+    """A random life: no step breaks the telling; whoever reads it knows at any moment whether anything serves."""
+    draw, told, dark = random.Random(seed), Listener(), False
+    for _ in range(400):
+        told.tell(_any_event(draw, told.state))
+        for line in told.news():
+            kind = line.partition(":")[0]
+            dark = kind == "dark" or (dark and kind not in ("serving", "adopted", "recovered", "restored"))
+        state = told.state
+        if state.serving is not None:
+            assert not dark, state
+        elif state.doing is None or isinstance(state.doing, Rest):
+            assert dark, state
+
+
+def _any_event(draw: random.Random, state: State) -> Event:
+    """What may come next, likely or not; a report of what is awaited mostly."""
+    unit, n = draw.choice([STRATA, V2, Unit("ninfer", "v3")]), state.doing.n if state.doing else 0
+    news: list[Event] = [
+        Up(0, unit, draw.random() < 0.5),
+        Died(unit, "exited with code 1", by_hand=draw.random() < 0.3),
+        Useless(unit, "5 errors"),
+        Aborted(),
+        Ordered(Order(draw.randrange(1000), unit.engine, unit.pair)),
+        Overdue(n),
+    ]
+    failed = Failed(n, f"it failed {draw.randrange(100)} times", passing=draw.random() < 0.7)
+    if state.doing is None or draw.random() < 0.2:
+        return draw.choice(news)
+    if draw.random() < 0.25:
+        return failed
+    match state.doing:
+        case Look():
+            return Found(n, frozenset(), None, draw.choice([unit, None]), "nothing ran")
+        case Check():
+            return Checked(n, unit)
+        case Choose():
+            return Chosen(n, draw.choice([unit, None]), "it is verified")
+        case Glance():
+            return Seen(n, draw.random() < 0.5)
+        case Start(_, started):
+            return Up(n, started)
+        case _:
+            return Done(n)
