@@ -91,7 +91,8 @@ async def test_a_command_is_killed_with_all_it_has_begun_when_its_time_is_up(
 
 async def test_what_a_command_leaves_running_and_what_it_doesnt_read_hold_nothing_up(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    async with telling(shell(f"sleep 600 & echo $! > {pid}")) as decisions:
+    script = f"sleep 600 & echo $! > {pid}; head -c 1000000 /dev/zero >&2"  # and what it says is more than a pipe holds
+    async with telling(shell(script)) as decisions:
         decisions.add(Kind.DARK, "nothing serves", facts="x" * 200_000)
     assert notes(decisions) == []
     left = int(await asyncio.to_thread(pid.read_text))
