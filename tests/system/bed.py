@@ -18,6 +18,18 @@ from tests.system.images import Images
 PROJECT = "com.docker.compose.project"
 
 
+def ping(address: str) -> bool:
+    """Does the daemon at a unix socket answer? The SDK would leak a socket each time that it doesn't."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(10.0)
+        try:
+            asking.connect(address.removeprefix("unix://"))
+            asking.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 OK" in asking.recv(4096)
+        except OSError:
+            return False
+
+
 class DockerBed:
     """`address` and a `client` (`docker.APIClient`) of the daemon, its `images`, and unique names.
 

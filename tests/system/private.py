@@ -31,8 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import docker
-from docker.errors import DockerException
+from tests.system.bed import ping
 
 LIMIT = 60.0  # seconds for what takes one or two
 PAUSE = 0.02
@@ -43,6 +42,14 @@ while [ -e {hold} ]; do sleep 0.02; done
 """
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _SET_FLAGS, _UP = 0x8914, 0x1  # SIOCSIFFLAGS, IFF_UP
+
+
+def lacking() -> str:
+    """Why there can be none here; empty: there can."""
+    missing = [name for name in ("dockerd", "nsenter", "unshare") if shutil.which(name) is None]
+    if missing:
+        return f"a private Docker daemon needs {', '.join(missing)}"
+    return "" if os.geteuid() == 0 else "a private Docker daemon needs root"
 
 
 class PrivateDocker:
@@ -93,6 +100,12 @@ class PrivateDocker:
         self._wait(lambda: not process.exists() or ") Z " in process.read_text(), "containerd to end")
         file.unlink()
 
+    def start_if_down(self) -> None:
+        if self._daemon is not None and self._daemon.poll() is not None:
+            self.wait_ended()
+        if self._daemon is None:
+            self.start()
+
     def restart(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.end(number)
         self.start()
@@ -108,12 +121,7 @@ class PrivateDocker:
     def _answers(self) -> bool:
         assert self._daemon is not None
         assert self._daemon.poll() is None, f"dockerd has ended:\n{self.tail()}"
-        try:
-            client: Any = docker.APIClient(base_url=self.address, version="auto", timeout=10)
-        except (DockerException, OSError):
-            return False
-        client.close()
-        return True
+        return ping(self.address)
 
     def _wait(self, true: Any, what: str) -> None:
         deadline = time.monotonic() + LIMIT
@@ -164,8 +172,7 @@ class PrivateDocker:
         """By pid. A daemon that was killed is started once more: it alone knows what it has left running."""
         self.let_start()
         try:
-            if self._daemon is None:
-                self.start()
+            self.start_if_down()
             self.end()
         finally:
             self._end_holder()

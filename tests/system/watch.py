@@ -12,6 +12,7 @@ import docker
 from docker.errors import APIError
 
 from engines.simvram import DEFAULT_TOTAL, uses
+from tests.system.bed import ping
 from tests.system.house import LIMIT, House
 
 EVERY = 0.05  # seconds
@@ -65,6 +66,8 @@ class Watch:
 
     def _listed(self) -> list[Any]:
         """The running ones. A Docker that is away shows nothing; what has VRAM is seen all the same."""
+        if not ping(self._house.bed.address):
+            return []
         try:
             return list(self._client.containers(filters={"name": self._house.bed.prefix}))
         except (APIError, OSError):  # what requests raises is an OSError

@@ -48,8 +48,9 @@ class Workshop:
 
     def open(self) -> DockerContainer:
         """The runtime, as a daemon that has just started makes it."""
-        compose = ComposeService(self.file, "engine")
-        return DockerContainer(self.engine(compose), self.docker, self.folder / "state")
+        compose, state = ComposeService(self.file, "engine"), self.folder / "state"
+        state.mkdir(exist_ok=True)
+        return DockerContainer(self.engine(compose), self.docker, state)
 
     def engine(self, compose: ComposeService | None) -> Engine:
         return Engine(
