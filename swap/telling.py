@@ -16,6 +16,7 @@ from swap.moves import (
     Answer,
     Ascertain,
     Choose,
+    Chosen,
     Code,
     Died,
     Done,
@@ -66,12 +67,14 @@ class Telling:
     _attempt: int | None = None
     _met: dict[Unit, str] = field(default_factory=dict)  # these run without our doing; how that came
     _beside: set[Unit] = field(default_factory=set)  # came up beside another, and are to be stopped
+    _instead: str = ""  # of whom another engine gets the card
     _starting: str = ""  # why the engine is started that is started because nothing ran
 
     def of(self, before: State, event: Event, after: State, effects: Sequence[Effect], now: float) -> list[Said]:
         """In the order in which people should read it."""
         turn = Turn(before, event, after, effects, now)
         return [
+            *_ascertained(turn),
             *self._event(turn),
             *self._failure(turn),
             *self._serves(turn),
@@ -92,14 +95,17 @@ class Telling:
                 )
             case Died():
                 yield from self._died(turn, turn.event)
-            case NotByHand(unit) if turn.after.goal == unit and turn.before.goal is None:
-                yield Said(Kind.RESTARTING, f"{unit.label} is started again", turn.after.dark, {"unit": unit.label})
             case Up():
                 yield from self._up(turn, turn.event)
             case Useless(unit, why) if turn.before.serving == unit:
                 self._out_since = turn.now
                 yield Said(Kind.USELESS, f"{unit.label} runs and serves nobody", why, {"unit": unit.label})
                 yield from _again(unit, turn.after, why)
+            case NotByHand(unit) if turn.after.goal == unit and turn.before.goal is None:
+                yield Said(Kind.FAILED, f"{unit.label} failed", turn.after.dark, {"unit": unit.label})
+                yield from _again(unit, turn.after, turn.after.dark)
+            case Chosen(_, unit) if isinstance(choice := turn.before.doing, Choose):
+                self._instead = f"{choice.failed.label} has failed" if unit not in (None, choice.failed) else ""
             case Found():
                 yield from self._found(turn.event)
             case Done(n) if isinstance(doing := turn.before.doing, Stop) and n == doing.n:
@@ -118,12 +124,11 @@ class Telling:
             return
         self._out_since = turn.now
         if event.by_hand:
-            stays = "nothing starts it again" if isinstance(turn.after.doing, Ascertain) else ""
-            yield Said(Kind.STOPPED_BY_HAND, f"{unit.label} was stopped by hand", stays, {"unit": unit.label})
+            if not isinstance(turn.after.doing, Ascertain):
+                yield _by_hand(unit, turn.after)
             return
         yield Said(Kind.FAILED, f"{unit.label} failed", f"it {event.why}", {"unit": unit.label})
-        if turn.after.goal == unit and not isinstance(turn.after.doing, Choose):  # which says itself what it chooses
-            yield Said(Kind.RESTARTING, f"{unit.label} is started again", f"it {event.why}", {"unit": unit.label})
+        yield from _again(unit, turn.after, f"it {event.why}")
 
     def _up(self, turn: Turn, event: Up) -> Iterator[Said]:
         unit, before, after = event.unit, turn.before, turn.after
@@ -170,7 +175,7 @@ class Telling:
             return
         out, met, how = self._out_since, unit in self._met, self._how(unit, turn.before)
         self._out_since = self._dark = self._attempt = None
-        self._starting = ""
+        self._starting = self._instead = ""
         self._met.pop(unit, None)
         facts = {"unit": unit.label}
         if turn.before.failure and turn.before.order:
@@ -191,8 +196,8 @@ class Telling:
             return "a swap to it was ordered"
         if unit in self._met:
             return self._met[unit]
-        if self._starting:
-            return self._starting
+        if self._starting or self._instead:
+            return self._instead or self._starting
         return "it was started again" if unit == before.last else ""
 
     def _nothing_serves(self, turn: Turn) -> Iterator[Said]:
@@ -253,9 +258,21 @@ def _answered(answer: Answer, turn: Turn) -> Iterator[Said]:
     yield Said(Kind.ANSWERED, f"the swap to {target} ended with {int(code)}: {truth}", answer.why, facts)
 
 
+def _ascertained(turn: Turn) -> Iterator[Said]:
+    """Whether it was by hand had to be found out; whatever ends that, but Docker's going down, leaves it so."""
+    doing = turn.before.doing
+    if isinstance(doing, Ascertain) and doing != turn.after.doing and not isinstance(turn.event, NotByHand):
+        yield _by_hand(doing.unit, turn.after)
+
+
+def _by_hand(unit: Unit, after: State) -> Said:
+    stays = "nothing starts it again" if after.person else ""
+    return Said(Kind.STOPPED_BY_HAND, f"{unit.label} was stopped by hand", stays, {"unit": unit.label})
+
+
 def _again(unit: Unit, after: State, why: str) -> Iterator[Said]:
-    """Unless it is in doubt: then who decides it says so."""
-    if after.goal == unit and after.doubted is None:
+    """Unless that is still to be chosen: then who chooses says so."""
+    if after.goal == unit and after.doubted is None and not isinstance(after.doing, Choose):
         yield Said(Kind.RESTARTING, f"{unit.label} is started again", why, {"unit": unit.label})
 
 

@@ -230,22 +230,38 @@ def test_what_was_told_to_stop_before_we_came_is_stopped_first() -> None:
     assert starting == "starting: strata:current is started (it served last)"
 
 
+def test_another_engine_that_gets_the_card_is_told_with_whom_it_replaces() -> None:
+    told = serving()
+    told.tell(Died(STRATA, "exited with code 1")).to_the_end()
+    told.tell(Died(STRATA, "exited with code 1")).tell(Chosen(told.n, V2, "it is verified"))
+    told.news()
+    began = told.clock - 1
+    told.to_the_end()
+    assert told.news() == [
+        f"recovered: ninfer:v2 serves again (strata:current has failed; nothing served for {told.clock - began:.0f} s)"
+    ]
+
+
+def test_a_docker_that_goes_down_is_no_stop_by_hand() -> None:
+    told = serving()
+    told.tell(Died(STRATA, "was stopped by hand", by_hand=True)).tell(NotByHand(STRATA))
+    assert told.news()[:2] == [
+        "failed: strata:current failed (strata:current was stopped by Docker going down)",
+        "restarting: strata:current is started again (strata:current was stopped by Docker going down)",
+    ]
+
+
 def test_what_was_stopped_by_hand_is_told_so_and_is_dark() -> None:
     told = serving()
     told.tell(Died(STRATA, "was stopped by hand", by_hand=True))
+    assert told.news() == [], "it is found out first"
+    told.done()
     assert told.news() == [
         "stopped-by-hand: strata:current was stopped by hand (nothing starts it again)",
+        "dark: nothing serves, and a person is needed (strata:current was stopped by hand)",
     ]
     told.to_the_end()
     assert told.news() == ["dark: nothing serves, and a person is needed (strata:current was stopped by hand)"]
-
-
-def test_what_docker_stopped_as_it_went_down_is_told_to_be_started_again() -> None:
-    told = serving()
-    told.tell(Died(STRATA, "was stopped by hand", by_hand=True)).tell(NotByHand(STRATA))
-    assert told.news()[-1] == (
-        "restarting: strata:current is started again (strata:current was stopped by Docker going down)"
-    )
 
 
 def test_what_somebody_starts_in_the_dark_ends_it() -> None:
