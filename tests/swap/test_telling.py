@@ -260,14 +260,12 @@ def test_what_was_stopped_by_hand_is_told_so_and_is_dark() -> None:
         "stopped-by-hand: strata:current was stopped by hand (nothing starts it again)",
         "dark: nothing serves, and a person is needed (strata:current was stopped by hand)",
     ]
-    told.to_the_end()
-    assert told.news() == ["dark: nothing serves, and a person is needed (strata:current was stopped by hand)"]
 
 
 def test_what_somebody_starts_in_the_dark_ends_it() -> None:
     told = serving()
     told.tell(Died(STRATA, "was stopped by hand", by_hand=True)).tell(Up(0, V2))
-    told.news()
+    assert told.news() == ["stopped-by-hand: strata:current was stopped by hand"]
     told.to_the_end()
     assert told.news() == [
         "recovered: ninfer:v2 serves again (it was started without our doing; nothing served for 2 s)"
