@@ -62,6 +62,7 @@ from swap.watches import Watches
 from swap.wish import Wish
 
 WRITE_LIMIT = 10.0  # seconds that a durable write may take
+OWED_EVERY = 10.0  # seconds between tries to write down who serves, where that couldn't be
 STEADY = 300.0  # seconds after which an engine that serves has ended its row of failures
 CHANGES = Stage | PutBack | Stop | Start
 WAITS = (Drain, Free, Warm, Glance, Ascertain, Rest)  # nothing of theirs is in the way of staging by hand
@@ -184,8 +185,16 @@ class Controller:
             assert START.doing is not None
             await self._begin(START.doing, tasks)
             while True:
-                event = self.answers.due() or await self._events.get()
+                event = self.answers.due() or await self._news()
                 await self._take(event, tasks)
+
+    async def _news(self) -> Event:
+        """What happens next; nothing, now and then, as long as the journal is owed what is true."""
+        try:
+            async with asyncio.timeout(OWED_EVERY if self._owed else None):
+                return await self._events.get()
+        except TimeoutError:
+            return Done(0)
 
     async def _take(self, event: Event, tasks: asyncio.TaskGroup) -> None:
         before = self.state
@@ -321,6 +330,7 @@ class Controller:
             await STATE.run(partial(hands.journal.write, entry), "the journal's disk", WRITE_LIMIT)
         except Fault as fault:
             self._log.error("journal", fault=str(fault))
+            self._owed = True
             return fault
         self._owed = False
         return None

@@ -12,19 +12,20 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
-from swap import inspection
+from swap import durable, inspection
 from swap.hashing import STAMP_GRAIN_NS
 from tests.faults.mishaps import MISHAPS
 from tests.faults.stories import JOURNAL, RUNS, VARIANTS, Case, Mishap, Variant, Verdict, play
 from tests.faults.table import NOT_APPLICABLE, Cell
-from tests.faults.town import InOneThread
+from tests.faults.town import Disk, InOneThread
 from tests.swap.world import write_models
 
 THERE = ("check", "stage", "drain", "stop", "free", "inspect", "start", "warm", "record")
@@ -85,10 +86,24 @@ def bench() -> Iterator[Bench]:
     memory = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(durable, "_write_through", _on_this_disk(durable._write_through))
+        patch.setattr(os, "statvfs", _room)
         patch.setattr(inspection, "listener", _nobody)
         models = write_models(Path(folder) / "models")
         time.sleep(2 * STAMP_GRAIN_NS / 1e9)  # what was written just now would be read anew each time
         yield Bench(Path(folder), models)
+
+
+def _on_this_disk(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
+    def written(path: Path, data: bytes) -> None:
+        Disk.expect_room(path.parent)
+        write(path, data)
+
+    return written
+
+
+def _room(folder: Path) -> SimpleNamespace:
+    return SimpleNamespace(f_flag=0, f_bfree=0 if folder in Disk.full else 2**30, f_frsize=4096)
 
 
 async def _nobody(host: str, port: int) -> str | None:

@@ -194,7 +194,8 @@ def _die(label: Callable[[Case], str]) -> Callable[[Scene], None]:
 
 
 def _unwritable(scene: Scene) -> None:
-    scene.town.disk.full = scene.town.docker.full = True
+    scene.town.disk.fill()
+    scene.town.docker.full = True
     scene.town.book.full = FULL
 
 

@@ -112,7 +112,8 @@ class Scene:
     def heal(self) -> None:
         town = self.town
         town.docker.mend()
-        town.docker.full = town.disk.full = False
+        town.docker.full = False
+        town.disk.empty()
         town.disk.slow = None
         town.nvml.silent = town.nvml.lies = False
         town.nvml.unknown = town.book.full = None
@@ -373,8 +374,6 @@ class _Play:
             self._see(f"the journal: {fault}")
             return
         serving = town.controller.state.serving
-        if "folder" in self.mishap.name:
-            return
         if entry is not None and serving is not None and entry.serving != serving.label:
             self._see(f"the journal says that {entry.serving} serves, and {serving.label} does")
 

@@ -8,11 +8,13 @@ carrying out go on.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
 from engines.spec import Engine
 from slotproxy.gate import SlotGate
@@ -22,6 +24,7 @@ from swap.leaving import leave
 from swap.moves import Awaited, Order
 from swap.ports import CardUnknown, Evidence, Fault, JournalEntry, Memory, Outcome, Recipe
 from swap.readiness import Answered
+from swap.statefolder import StateFolder
 from swap.tickets import Ended, Ticket
 from tests.faults.clients import Clients, Daemon
 from tests.faults.outside import ASKING, BOUND, Docker, Eyes, TimedRuntime, dead, doing, expect_alive
@@ -150,8 +153,32 @@ class TimedLedger(FakeLedger):
             do()
 
 
+@dataclass
+class Disk:
+    """The state folder's. `full`: nothing can be written. `slow`: seconds that the next reading of the journal takes.
+
+    `reads`: told of each reading, once.
+    """
+
+    folder: Path
+    slow: float | None = None
+    reads: Callable[[], object] | None = None
+    full: ClassVar[set[Path]] = set()
+
+    def fill(self) -> None:
+        self.full.add(self.folder)
+
+    def empty(self) -> None:
+        self.full.discard(self.folder)
+
+    @classmethod
+    def expect_room(cls, folder: Path) -> None:
+        if folder in cls.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class TimedJournal(ToldJournal):
-    """`full`: it can't be written. `slow`: seconds that the next reading takes. `reads`: told of each, once."""
+    """The real one, on this disk."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         super().__init__(path)
@@ -168,18 +195,7 @@ class TimedJournal(ToldJournal):
 
     def write(self, entry: JournalEntry) -> None:
         expect_alive()
-        if self._disk.full:
-            raise FULL
         super().write(entry)
-
-
-@dataclass
-class Disk:
-    """The state folder's."""
-
-    full: bool = False
-    slow: float | None = None
-    reads: Callable[[], object] | None = None
 
 
 class TownGate(SlotGate):
@@ -200,7 +216,7 @@ class Life(Daemon):
     """One life of the daemon."""
 
     controller: Controller = field(kw_only=True)
-    number: int = 1
+    folder: StateFolder = field(kw_only=True)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -214,7 +230,9 @@ class Town(World):
     def __init__(self, folder: Path, models: Path, tasks: asyncio.TaskGroup) -> None:
         self.tasks = tasks
         self.docker = Docker(tasks)
-        self.disk = Disk()
+        self.disk = Disk(folder / "state")
+        self.disk.folder.mkdir()
+        (self.disk.folder / "daemon.lock").touch()
         self.eyes = Eyes(FakeCard(), self._open_to)
         self.timed: dict[str, TimedRuntime] = {}
         self.life: Life | None = None
@@ -237,7 +255,7 @@ class Town(World):
         return self.timed[name]
 
     def make_journal(self) -> TimedJournal:
-        return TimedJournal(self.folder / "state" / "journal.json", self.disk)
+        return TimedJournal(self.disk.folder / "journal.json", self.disk)
 
     # ------------------------------------------------------------------------------------------ the daemon's life
 
@@ -248,7 +266,9 @@ class Town(World):
         gate = TownGate(self._note_opened)
         self.build(gate, lambda: gate.view().in_flight)
         self.hands.carry_out = self._tapped(self.hands.carry_out)  # type: ignore[method-assign]
-        life = Life(gate, controller=self.controller, number=self.lives)
+        folder = StateFolder(self.disk.folder, self.hands.decisions, self.controller.write_again)
+        self.checker.state = folder
+        life = Life(gate, controller=self.controller, folder=folder)
         self.life = life
         life.task = self.tasks.create_task(self._live(life), name=f"daemon {self.lives}")
 
@@ -256,7 +276,9 @@ class Town(World):
         dead.set(lambda: life.dead)
         doing.set("")
         try:
-            await life.controller.run()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(life.folder.watch())
+                tasks.create_task(life.controller.run())
             self.eyes.see("the daemon ended by itself")
         except asyncio.CancelledError:
             if not life.dead:
