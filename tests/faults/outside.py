@@ -86,7 +86,7 @@ class Eyes:
             self.see(f"{runtime.engine} is started while {', '.join(others)} is up")
         if self.gate() is not None:
             self.see(f"{runtime.engine} is started with the gate open")
-        if self.card.free < NEED and self.card.foreign == {}:
+        if self.card.free < NEED:
             self.see(f"{runtime.engine} is started while its memory isn't free")
 
     def before_stop(self, runtime: TimedRuntime) -> None:
@@ -373,7 +373,7 @@ class TimedRuntime(FakeRuntime):
 
     def _end(self, code: int) -> None:
         if self.sight.running:
-            self.died = _now()
+            self.died, self.loading = _now(), LOADING
         super()._end(code)
 
 
