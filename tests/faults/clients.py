@@ -57,6 +57,7 @@ class Clients:
     got: list[Got] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     begun: int = 0
+    answered_by: Counter[str] = field(default_factory=Counter)  # by engine: how many just now
     more: float = 0.0  # seconds that their answers take longer
 
     def ask(self, slot: SlotSettings, seconds: float = TICK) -> None:
@@ -106,9 +107,11 @@ class Clients:
         answer = await daemon.gate.enter(slot, size=100)
         match answer:
             case Place():
+                self.answered_by[answer.engine] += 1
                 try:
                     return await self._served(answer, seconds)
                 finally:
+                    self.answered_by[answer.engine] -= 1
                     answer.leave()
             case Expired(waited, reason):
                 self._expect(

@@ -61,10 +61,14 @@ class Trick:
 
 @dataclass
 class Eyes:
-    """They look at runtimes and card, never at the daemon. `gate` tells the engine that the gate is open to."""
+    """They look at runtimes and card, never at the daemon.
+
+    `gate` tells the engine that the gate is open to, `busy` whether a client is being answered by this one.
+    """
 
     card: FakeCard
     gate: Callable[[], str | None] = lambda: None
+    busy: Callable[[str], bool] = lambda _: False
     runtimes: list[TimedRuntime] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     calls: dict[str, set[str]] = field(default_factory=dict)  # by step: what it asks of a runtime
@@ -92,6 +96,8 @@ class Eyes:
     def before_stop(self, runtime: TimedRuntime) -> None:
         if runtime.sight.running and self.gate() == runtime.engine:
             self.see(f"{runtime.engine} is stopped with the gate open to it")
+        if runtime.sight.running and self.busy(runtime.engine):
+            self.see(f"{runtime.engine} is stopped while it answers a client")
 
     def see(self, what: str) -> None:
         if what not in self.broken:

@@ -245,6 +245,7 @@ class Town(World):
         self.readiness = self.answers = TimedReadiness(self.timed)
         self.times = Times(drain=DRAIN, freeing=FREEING)
         self.clients = Clients(tasks, self.timed, lambda: self.life, self._known_dead)
+        self.eyes.busy = lambda engine: self.clients.answered_by[engine] > 0
 
     def make_card(self) -> TimedCard:
         self.nvml = self.eyes.card = TimedCard()
