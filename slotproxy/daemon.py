@@ -36,7 +36,7 @@ from slotproxy.runtimes import Runtimes
 from slotproxy.server import Server
 from slotproxy.server import config as client_config
 from slotproxy.supervision import supervise
-from slotproxy.systemd import Systemd, in_a_line
+from slotproxy.systemd import Systemd, handed_over, in_a_line
 from swap import restart_policy
 from swap.checks import Checker
 from swap.controller import Controller
@@ -254,7 +254,8 @@ async def serve(settings: Settings) -> int:
     ending, otherwise, systemd, changed = Ending(), "give another `listen:`", Systemd(), asyncio.Event()
     async with contextlib.AsyncExitStack() as held:
         held.enter_context(_signals(ending, changed))
-        listening = held.enter_context(await claim_port(settings.host, settings.port, otherwise))
+        given = handed_over(settings.host, settings.port)
+        listening = held.enter_context(given or await claim_port(settings.host, settings.port, otherwise))
         await _on_disk(lambda: held.enter_context(state_folder(settings.state)), settings)
         control = held.enter_context(control_socket(settings.control))
         await listen_at(listening, otherwise)

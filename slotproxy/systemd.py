@@ -1,4 +1,4 @@
-"""What systemd is told of the daemon's life (sd_notify), in datagrams to $NOTIFY_SOCKET. Nothing where that is unset.
+"""systemd: what it is told of the daemon's life (sd_notify), in datagrams to $NOTIFY_SOCKET; and a port from it.
 
 READY=1 says that clients are let in, whatever Docker, the card and the engines do: those are the daemon's affair, and a
 service manager that waits for them would end us for their faults. WATCHDOG=1 comes from the event loop, so a loop that
@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator, MutableMapping
 
 import structlog
 
+from slotproxy.claims import CannotServe
 from slotproxy.desk import Desk
 from swap.state import phase
 
+FIRST = 3  # the descriptor of the first socket that systemd hands over
 STATUS_EVERY = 1.0  # seconds between looks at what the status line should say
 LONGEST_STATUS = 500  # characters of it; the whole reason is in the log and in `slotctl status`
 
@@ -104,6 +106,28 @@ class Systemd:
                 why=str(error),
             )
         self._failed = True
+
+
+def handed_over(
+    host: str, port: int, environ: MutableMapping[str, str] = os.environ, first: int = FIRST
+) -> socket.socket | None:
+    """The client port, where systemd listens there (`slotproxy.socket`): who connects while we are away waits for us.
+
+    None: it doesn't. Raises CannotServe where it isn't the port of the configuration: clients would be elsewhere.
+    """
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()) or count in ("", "0"):
+        return None
+    given = socket.socket(fileno=first)
+    given.set_inheritable(False)
+    there = given.getsockname()
+    if count == "1" and isinstance(there, tuple) and there[:2] == (host, port):
+        return given
+    given.close()
+    where = f"{there[0]}:{there[1]}" if isinstance(there, tuple) else repr(there)
+    what = f"systemd listens at {where}{'' if count == '1' else ' and elsewhere'}, `listen:` says {host}:{port}"
+    raise CannotServe(f"{what}; make them one, `ListenStream=` of slotproxy.socket, or disable that")
 
 
 def _address(named: str) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from slotproxy.systemd import Systemd, in_a_line
+from slotproxy.claims import CannotServe
+from slotproxy.systemd import Systemd, handed_over, in_a_line
 from swap import adoption
 from tests.slotproxy.manager import Manager, listening
 from tests.slotproxy.office import Office
@@ -162,6 +163,35 @@ def test_what_we_start_cannot_speak_in_our_name(manager: Manager) -> None:
     environ = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
     Systemd(environ)
     assert environ == {"HOME": "/"}
+
+
+# ------------------------------------------------------------------------------------------------- its port
+
+
+def test_a_port_that_systemd_opened_is_taken_and_nobody_else_inherits_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as theirs:
+        port, environ = theirs.getsockname()[1], {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+        given = os.dup(theirs.fileno())
+        os.set_inheritable(given, True)
+        ours = handed_over("127.0.0.1", port, environ, first=given)
+        assert ours is not None
+        with ours:
+            assert ours.getsockname() == theirs.getsockname()
+            assert not ours.get_inheritable()
+        assert environ == {}
+
+
+def test_a_port_of_systemds_that_the_configuration_does_not_name_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as theirs:
+        environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+        there = f"systemd listens at 127.0.0.1:{theirs.getsockname()[1]}, `listen:` says 127.0.0.1:1"
+        with pytest.raises(CannotServe, match=there):
+            handed_over("127.0.0.1", 1, environ, first=os.dup(theirs.fileno()))
+
+
+@pytest.mark.parametrize("environ", [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_FDS": "1"}])
+def test_what_systemd_gave_to_somebody_else_is_not_ours(environ: dict[str, str]) -> None:
+    assert handed_over("127.0.0.1", 1, environ) is None
 
 
 async def until_told(manager: Manager, count: int) -> list[str]:

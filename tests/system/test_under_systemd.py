@@ -14,7 +14,7 @@ import pytest
 
 from tests.system.bed import DockerBed
 from tests.system.machine import CONFIG, HOUSE, Machine
-from tests.system.machine_image import INIT
+from tests.system.machine_image import INIT, SHARE
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -36,6 +36,12 @@ with socket.create_server(("127.0.0.1", 8080)):
     time.sleep(float(sys.argv[1]))
 """
 REACHED = "import socket; socket.create_connection(('127.0.0.1', 8080), 5)"
+COMPLETION = """
+import json, urllib.request
+body = {"model": "qwen3.8-27b", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+request = urllib.request.Request("http://127.0.0.1:8080/v1/chat/completions", json.dumps(body).encode())
+assert urllib.request.urlopen(request, timeout=60).status == 200
+"""
 STREAM = """
 import json, urllib.request
 body = {"model": "qwen3.8-27b", "messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -149,6 +155,23 @@ def test_case_42_a_daemon_that_hangs_is_ended_and_started_anew_and_says_where_it
     assert f"Killing process {pid} (slotproxy) with signal SIGABRT" in said
     assert "Fatal Python error: Aborted" in said
     assert "asyncio/base_events.py" in said
+
+
+def test_with_its_socket_unit_nobody_is_refused_while_it_is_started_anew(machine: Machine) -> None:
+    """Who comes after it was killed is answered by the next daemon."""
+    machine.ok("systemctl", "stop", "slotproxy")
+    machine.ok("install", "-m", "644", f"{SHARE}/deploy/slotproxy.socket", "/etc/systemd/system/slotproxy.socket")
+    machine.ok("systemctl", "start", "slotproxy.socket")
+    machine.ok("python", "-c", COMPLETION)  # which starts it
+    machine.wait(lambda: machine.serves("strata"), "strata to be adopted")
+    pid = machine.pid
+    machine.ok("sh", "-c", f"kill -9 {pid}; exec python -c '{COMPLETION}'")
+    assert machine.pid not in (0, pid)
+    machine.ok("systemctl", "restart", "slotproxy")
+    machine.ok("python", "-c", COMPLETION)
+    machine.ok("systemctl", "stop", "slotproxy.socket", "slotproxy")
+    assert machine.run("python", "-c", REACHED)[0] != 0
+    assert list(machine.engines()) == ["strata"]
 
 
 def test_a_reload_takes_the_configuration_over_and_is_over_for_systemd_too(machine: Machine) -> None:
