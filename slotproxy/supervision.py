@@ -10,7 +10,7 @@ from typing import Protocol
 from slotproxy.config import SlotSettings
 from slotproxy.gate import Place, SlotGate
 from swap.controller import Controller
-from swap.ends import Moment
+from swap.ends import Tried
 from swap.health import Health
 
 OURS = SlotSettings("(health)", priority=10**9)
@@ -26,7 +26,7 @@ class Supervision(Protocol):
 
     def unreached(self, run: str) -> None: ...
 
-    async def ended_before(self, engine: str, run: str, sent: Moment) -> bool: ...
+    async def ended_before(self, engine: str, tried: Tried) -> bool: ...
 
     async def examine(self, run: str) -> None: ...
 
@@ -43,7 +43,7 @@ class Unsupervised:
     def unreached(self, run: str) -> None:
         pass
 
-    async def ended_before(self, engine: str, run: str, sent: Moment) -> bool:  # noqa: ARG002
+    async def ended_before(self, engine: str, tried: Tried) -> bool:  # noqa: ARG002
         return False
 
     async def examine(self, run: str) -> None:

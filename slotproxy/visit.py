@@ -27,6 +27,7 @@ from slotproxy.reply import Reply
 from slotproxy.settle import settle
 from slotproxy.slots import Slots
 from slotproxy.supervision import Supervision
+from swap.ends import Moment, Tried
 
 _LOGGED = 100  # characters of a model's name
 _RETRY_LATER = 5.0  # seconds: whoever waited so long already may as well come back soon
@@ -279,7 +280,8 @@ class Visit:
             place = self._place
             if place is None or not exchange.unanswered:
                 raise
-            if await self._house.supervision.ended_before(place.engine, place.run, exchange.sent):
+            tried = Tried(place.run, exchange.sent, closed=Moment())
+            if await self._house.supervision.ended_before(place.engine, tried):
                 raise NeverSeen(error.message) from None
             raise
 

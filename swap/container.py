@@ -296,7 +296,7 @@ def sight_of(found: Inspection) -> Sight:
         recipe=created_recipe(found.container, found.image),
         owner=f"compose {project}/{labels.get(LABEL + 'service')}" if project else "docker run",
         tag_id=found.tag_id,
-        finished_at=state["FinishedAt"] if status is Status.EXITED and _alone(found) else "",
+        finished_at=state["FinishedAt"] if _unix(state["FinishedAt"]) and _alone(found) else "",
     )
 
 

@@ -2,19 +2,22 @@
 
 Docker's own proxy accepts connections for a while after a container has died, and resets them. Docker writes when it
 saw the container's first process dead, which is after all of its processes were: a request that was begun later than
-that has been read by nobody. Both times are of this machine's clock; a clock that was set in between proves nothing.
+that has been read by nobody, unless by the next run. So none may have been begun before the connection was closed: the
+container is still down, or it was we who started it, after that. Docker's times are of this machine's clock; a clock
+that was set in between proves nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from swap.ports import Fault, Runtime, Sight
 
-SHOWS_WITHIN = 3.0  # seconds in which a death shows in a look
+SHOWS_WITHIN = 5.0  # seconds in which a death shows in a look
 PAUSE = 0.1  # seconds between two looks
 CLOCK_SET = 0.05  # seconds by which two clocks may differ over a request, before one of them has been set
 
@@ -31,17 +34,32 @@ class Moment:
         return abs((now.wall - self.wall) - (now.steady - self.steady)) < CLOCK_SET
 
 
-async def ended_before(runtime: Runtime, run: str, sent: Moment) -> bool:
-    """Whether it is proven that this run (`swap.known.run_of`) had ended before that moment. Bounded; never raises."""
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A request to a run (`swap.known.run_of`): when it was begun, and when its connection was closed."""
+
+    run: str
+    sent: Moment
+    closed: Moment
+
+
+async def ended_before(runtime: Runtime, tried: Tried, started: Callable[[], float]) -> bool:
+    """Whether it is proven that no engine has seen it. Bounded; never raises.
+
+    `started`: when we last asked to start this engine, by the clock that is never set.
+    """
     try:
         async with asyncio.timeout(SHOWS_WITHIN):
-            while (sight := await runtime.look()).running:
-                if not _is(sight, run):
-                    return False
+            while (sight := await runtime.look()).running and _is(sight, tried.run):  # noqa: ASYNC110  (no event)
                 await asyncio.sleep(PAUSE)
     except (Fault, TimeoutError):
         return False
-    return _is(sight, run) and _proven(sight, sent, Moment())
+    same = _is(sight, tried.run) or (_same_container(sight, tried.run) and started() > tried.closed.steady)
+    return same and _proven(sight, tried.sent, Moment())
+
+
+def _same_container(sight: Sight, run: str) -> bool:
+    return bool(sight.id) and f" {sight.id} " in run
 
 
 def _is(sight: Sight, run: str) -> bool:

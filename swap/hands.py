@@ -7,6 +7,7 @@ under way. Waits that end early when an order is given up are simply cancelled b
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -94,6 +95,7 @@ class Hands:
     warmed: dict[Unit, Warmed] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)  # ids of containers that run, and got no request
     before: Before = field(default_factory=Before)
+    asked: dict[str, float] = field(default_factory=dict)  # when each engine was last asked to start: time.monotonic()
     _calls: dict[Unit, Awaitable[None]] = field(default_factory=dict)
     _started: dict[Unit, float] = field(default_factory=dict)
 
@@ -335,7 +337,7 @@ class Hands:
 
     async def _start(self, effect: Start) -> Told:
         runtime, known = self._runtime(effect.unit), self.known[effect.unit]
-        self._started[effect.unit] = _now()
+        self._started[effect.unit], self.asked[effect.unit.engine] = _now(), time.monotonic()
         try:
             await runtime.start(known.id)
             known.saw(await runtime.look())

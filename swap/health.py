@@ -21,7 +21,7 @@ import structlog
 
 from engines.spec import Engine
 from swap import examination
-from swap.ends import Moment, ended_before
+from swap.ends import Tried, ended_before
 from swap.examination import How, Said
 from swap.hands import Hands
 from swap.known import run_of
@@ -78,14 +78,14 @@ class Health:
         if run == self._run and not self._of(run).failures:
             self._hurry.set()
 
-    async def ended_before(self, engine: str, run: str, sent: Moment) -> bool:
+    async def ended_before(self, engine: str, tried: Tried) -> bool:
         """Whether that run is proven to have ended before a request was sent to it.
 
         Of a process nobody knows when it ended, and nobody stands there for it when it has.
         """
         if self.hands.engines[engine].container is None:
             return False
-        return await ended_before(self.hands.runtimes[engine], run, sent)
+        return await ended_before(self.hands.runtimes[engine], tried, lambda: self.hands.asked.get(engine, 0.0))
 
     async def examine(self, run: str) -> None:
         """Ask it until it answers, or is given up; who asks has a place at the engine. Bounded, and never raises."""

@@ -131,7 +131,7 @@ class Sight:
     recipe: Recipe | None = None
     owner: str = ""  # compose project and service, or how it was made
     tag_id: str = ""  # the image id that the container's image *name* means now (it may have moved)
-    finished_at: str = ""  # when it was seen dead, with all that it had started, by the clock of `time.time()`
+    finished_at: str = ""  # when its last run to end was seen dead, with all that it had started; as `time.time()`
 
     @property
     def running(self) -> bool:

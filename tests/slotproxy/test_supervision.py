@@ -14,7 +14,7 @@ from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Settling
 from slotproxy.config import Limits
 from slotproxy.gate import Place, SlotGate
 from slotproxy.supervision import OURS, place_of_ours, taken
-from swap.ends import Moment
+from swap.ends import Tried
 from tests.slotproxy.rig import (
     ALL_APIS,
     ANYONE,
@@ -62,9 +62,10 @@ class Heard:
     def unreached(self, run: str) -> None:
         self.told.append(f"{run}: unreached")
 
-    async def ended_before(self, engine: str, run: str, sent: Moment) -> bool:
-        assert (engine, run) == ("strata", RUN)
-        self.sent.append(sent.steady)
+    async def ended_before(self, engine: str, tried: Tried) -> bool:
+        assert (engine, tried.run) == ("strata", RUN)
+        assert tried.sent.steady < tried.closed.steady <= time.monotonic()
+        self.sent.append(tried.sent.steady)
         return self.dead
 
     async def examine(self, run: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from engines.spec import Engine
-from swap.ends import Moment
+from swap.ends import Moment, Tried
 from swap.health import Health
 from swap.known import run_of
 from swap.moves import Unit
@@ -316,8 +316,7 @@ async def test_a_docker_that_cannot_be_asked_puts_it_off(world: World) -> None:
 async def test_only_of_a_container_it_can_be_proven_that_it_had_ended(world: World, contained: bool) -> None:
     async with ward(world) as made:
         run = made.run
-        sent = Moment()
         world.ninfer.sight = replace(world.ninfer.sight, status=Status.EXITED, finished_at="2020-01-01T00:00:00Z")
         if not contained:
             world.engines["ninfer"] = replace(world.engines["ninfer"], container=None)
-        assert await made.health.ended_before("ninfer", run, sent) is contained
+        assert await made.health.ended_before("ninfer", Tried(run, Moment(), Moment())) is contained

@@ -94,6 +94,21 @@ def test_a_container_is_killed_under_a_stream_of_requests_and_none_fails_that_wa
     assert max(ids.count(one.id) for one in callers.ended) == 1
 
 
+def test_case_33_a_container_that_lost_the_card_is_restarted_while_clients_wait(ninfer: House) -> None:
+    """As after a `systemctl daemon-reload`: the host is fine, the container runs, and each request is a CUDA error."""
+    run, log = ninfer.run_of("ninfer"), ninfer.folder / "log"
+    (log / "failing").write_text("lost")
+    (log / "failing").rename(log / "failure")
+    with Callers(ninfer) as callers:
+        ninfer.wait(lambda: ninfer.run_of("ninfer") != run, "the next run")
+        answered(ninfer, callers, CLIENTS)
+    (met,) = [one for one in callers.ended if one.status != 200]
+    assert met.status == 500
+    assert "no CUDA-capable device" in met.text
+    assert ninfer.run_of("ninfer")[0] == run[0]
+    assert "no CUDA-capable device" in ninfer.ok("events")
+
+
 def answered(house: House, callers: Callers, count: int) -> None:
     """Wait for so many more whole answers."""
     before = len(callers.ended)
