@@ -28,9 +28,10 @@ RUNS = 2
 
 @dataclass(frozen=True)
 class Ended:
-    """One request: when it was begun (Unix time), and how it ended."""
+    """One request: when it was begun and over (Unix time), and how it ended."""
 
     began: float
+    over: float
     status: int
     text: str
     id: str
@@ -50,7 +51,8 @@ class Callers:
             while not self._end.is_set():
                 began = time.time()
                 answer = client.post(f"{self._house.url}/v1/chat/completions", json=body)
-                self.ended.append(Ended(began, answer.status_code, answer.text, answer.headers["x-request-id"]))
+                status, name = answer.status_code, answer.headers["x-request-id"]
+                self.ended.append(Ended(began, time.time(), status, answer.text, name))
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -87,8 +89,9 @@ def test_a_container_is_killed_under_a_stream_of_requests_and_none_fails_that_wa
     failed = [one for one in callers.ended if one.status != 200]
     assert len(failed) <= RUNS  # one place: one request may have been at the engine
     assert all("ninfer" in one.text for one in failed)
-    wrongly = [one for one in failed if any(death <= one.began < death + LIMIT for death in deaths)]
-    assert wrongly == []
+    for one in failed:
+        last = max(death for death in deaths if death <= one.over)
+        assert one.began < last, one
     ids = [line["request_id"] for line in house.requests("ninfer") if line["event"] == "received"]
     assert {ids.count(one.id) for one in callers.ended if one.status == 200} == {1}
     assert max(ids.count(one.id) for one in callers.ended) == 1
