@@ -42,9 +42,8 @@ def on_card(state: State) -> set[str]:
 
 def _units(state: State) -> Iterator[Unit]:
     yield from state.up | state.unknown
-    for unit in (state.serving, state.last, state.goal, state.wanted, state.target, state.displaced, state.spoiled):
-        if unit is not None:
-            yield unit
+    meant = (state.serving, state.last, state.goal, state.wanted, state.target, state.displaced, state.spoiled)
+    yield from (unit for unit in (*meant, state.doubted) if unit is not None)
 
 
 def another(old: Engine, new: Engine) -> bool:

@@ -14,23 +14,24 @@ KILLING = 1.0  # seconds that are kept for the time after the grace: SIGKILL, an
 
 @dataclass
 class Stopped:
-    """Who was stopped; and who may run on, with why. By engine."""
+    """Who was stopped; and who may run on, with why. By engine. It says so at any moment, also of who was asked last."""
 
     stopped: list[str] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
 
 
-async def stop_engines(engines: Mapping[str, Engine], runtimes: Mapping[str, Runtime], within: float) -> Stopped:
-    """Stop whatever of ours runs, each with its own grace, and all in `within` seconds.
+async def stop_engines(
+    engines: Mapping[str, Engine], runtimes: Mapping[str, Runtime], within: float, done: Stopped
+) -> None:
+    """Stop whatever of ours runs, each with its own grace, and all in `within` seconds; `done` says what came of it.
 
     Call it when nobody is left who might start one. The journal still says who served, and the next start brings that
     one back.
     """
-    done = Stopped()
+    done.left |= dict.fromkeys(runtimes, "nobody waited for its end")
     async with asyncio.TaskGroup() as tasks:
         for name, runtime in runtimes.items():
             tasks.create_task(_stop(engines[name], runtime, within, done), name=f"stop {name}")
-    return done
 
 
 async def _stop(engine: Engine, runtime: Runtime, within: float, done: Stopped) -> None:
@@ -40,7 +41,8 @@ async def _stop(engine: Engine, runtime: Runtime, within: float, done: Stopped) 
             if sight.running:
                 await runtime.stop(sight.id, max(0.0, min(engine.stop_grace, within - KILLING)))
                 done.stopped.append(engine.name)
+        del done.left[engine.name]
     except Foreign:
-        return  # it isn't ours
+        del done.left[engine.name]  # it isn't ours
     except (Fault, TimeoutError) as error:
         done.left[engine.name] = str(error) or f"it isn't gone after {within:.1f} s"
