@@ -52,7 +52,7 @@ from swap.nvml import NvmlCard
 from swap.ports import Card, Fault
 from swap.readiness import Readiness
 from swap.refit import engine_of
-from swap.shutdown import stop_engines
+from swap.shutdown import Stopped, stop_engines
 from swap.simulated import SimulatedCard
 from swap.state import moving
 from swap.statefolder import StateFolder
@@ -156,8 +156,8 @@ class Daemon:
         """They run on, or are stopped as configured; what isn't gone in time is said, and found by the next start."""
         if not self.stops_engines:
             return
-        hands = self.controller.hands
-        done = await stop_engines(self.controller.engines, hands.runtimes, self.ending.left(keep=3))
+        runtimes, within, done = self.controller.hands.runtimes, self.ending.left(keep=3), Stopped()
+        await self.ending.wait(stop_engines(self.controller.engines, runtimes, within, done), within)
         for engine in done.stopped:
             self._decided(Kind.STOPPED, f"{engine} is stopped", "`on_stop: stop`, and slotproxy is stopping")
         for engine, why in done.left.items():

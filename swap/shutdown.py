@@ -14,7 +14,7 @@ KILLING = 1.0  # seconds that are kept for the time after the grace: SIGKILL, an
 
 @dataclass
 class Stopped:
-    """Who was stopped; and who may run on, with why. By engine. It says so at any moment, also of who was asked last."""
+    """Who was stopped; and who may run on, with why. By engine; true at any moment."""
 
     stopped: list[str] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
