@@ -131,7 +131,7 @@ class NotifyKeys(Keys):
     command: Annotated[list[str] | None, Meta(description="a program and its arguments; the event is its stdin")] = None
     webhook: Annotated[str | None, Meta(description="a URL that the event is posted to as JSON")] = None
     on: Annotated[
-        list[str] | None, Meta(description="kinds of events (default: dark, recovered, restored, failed)")
+        list[str] | None, Meta(description="kinds of events (default: dark, recovered, restored, failed, useless)")
     ] = None
 
 

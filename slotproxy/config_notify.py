@@ -15,7 +15,7 @@ from slotproxy.config_yaml import Place
 from slotproxy.units import show
 from swap.decisions import Kind
 
-TOLD: Final = frozenset({Kind.DARK, Kind.RECOVERED, Kind.RESTORED, Kind.FAILED})
+TOLD: Final = frozenset({Kind.DARK, Kind.RECOVERED, Kind.RESTORED, Kind.FAILED, Kind.USELESS})
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,8 @@ class Telling:
         elif out is not None:
             seconds = round(turn.now - out)
             why = "; ".join(filter(None, (how, f"nothing served for {seconds} s")))
-            yield Said(Kind.RECOVERED, f"{unit.label} serves again", why, {**facts, "dark_for": seconds})
+            again = " again" if unit == turn.before.last else ""
+            yield Said(Kind.RECOVERED, f"{unit.label} serves{again}", why, {**facts, "dark_for": seconds})
         elif met:
             yield Said(Kind.ADOPTED, f"{unit.label} serves, adopted as it runs", how, facts)
         else:

@@ -166,7 +166,7 @@ def test_who_hears_of_what_is_as_configured(folder: Path) -> None:
     put("notify", {"command": ["/bin/sh", "-c", "true"]})(document)
     told = read(folder, document).notify
     assert (told.command, told.webhook) == (("/bin/sh", "-c", "true"), "")
-    assert told.on == {Kind.DARK, Kind.RECOVERED, Kind.RESTORED, Kind.FAILED}
+    assert told.on == {Kind.DARK, Kind.RECOVERED, Kind.RESTORED, Kind.FAILED, Kind.USELESS}
     put("notify", {"webhook": "https://x/y", "on": ["ended", "dark"]})(document)
     told = read(folder, document).notify
     assert (told.command, told.webhook) == ((), "https://x/y")

@@ -36,6 +36,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
         "NINFER_SIM_PREFILL_TPS": str(PREFILL // 4),
         "NINFER_SIM_REQUEST_LOG": str(folder / "requests.jsonl"),
     }
+    tell = f'echo "$SLOTPROXY_EVENT_KIND: $SLOTPROXY_EVENT_TEXT" >> {folder / "heard"}'
+    written["notify"] = {"command": ["/bin/sh", "-c", tell]}
     path.write_text(yaml.safe_dump(written))
     with ended_engines(folder), Serve(path) as serve:
         serve.event("slotproxy is up")
@@ -91,6 +93,16 @@ def test_cases_24_and_33_it_is_restarted_and_all_clients_but_the_one_who_met_it_
     assert f"errors in a row: 3; the last: a completion of ours got HTTP {status}" in told[0]["why"]
     ids = [line["request_id"] for line in requests(house) if line["event"] == "received"]
     assert [ids.count(answer.headers["x-request-id"]) for answer in answers] == [1] * 6
+
+
+def test_who_isnt_looking_hears_of_the_dark_of_a_useless_engine_and_of_each_return(house: Serve) -> None:
+    """Nothing had been proven at first; the rest is what the tests before this one have done."""
+    expected = ["dark: nothing serves, and a person is needed", "recovered: ninfer:v2 serves"]
+    if decisions(house, "useless"):
+        expected += ["useless: ninfer:v2 runs and serves nobody", "recovered: ninfer:v2 serves again"]
+    heard = house.control.parent / "heard"
+    until(lambda: len(heard.read_text().splitlines()) >= len(expected))
+    assert heard.read_text().splitlines()[: len(expected)] == expected
 
 
 def test_case_24_twin_one_that_is_silent_in_a_long_prefill_is_not_useless_nor_one_whose_client_left_in_it(

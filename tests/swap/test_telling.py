@@ -238,7 +238,7 @@ def test_another_engine_that_gets_the_card_is_told_with_whom_it_replaces() -> No
     began = told.clock - 1
     told.to_the_end()
     assert told.news() == [
-        f"recovered: ninfer:v2 serves again (strata:current has failed; nothing served for {told.clock - began:.0f} s)"
+        f"recovered: ninfer:v2 serves (strata:current has failed; nothing served for {told.clock - began:.0f} s)"
     ]
 
 
@@ -267,9 +267,7 @@ def test_what_somebody_starts_in_the_dark_ends_it() -> None:
     told.tell(Died(STRATA, "was stopped by hand", by_hand=True)).tell(Up(0, V2))
     assert told.news() == ["stopped-by-hand: strata:current was stopped by hand"]
     told.to_the_end()
-    assert told.news() == [
-        "recovered: ninfer:v2 serves again (it was started without our doing; nothing served for 2 s)"
-    ]
+    assert told.news() == ["recovered: ninfer:v2 serves (it was started without our doing; nothing served for 2 s)"]
 
 
 def test_a_second_engine_is_told_when_it_comes_up_and_when_it_is_stopped() -> None:
