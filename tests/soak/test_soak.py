@@ -32,7 +32,7 @@ def short(ground: Ground, events: int) -> Report:
 def test_a_short_soak_loses_no_request_and_never_sees_two_engines(tmp_path: Path) -> None:
     with on_processes(tmp_path / "house") as ground:
         report = short(ground, events=5)
-    assert report.outcomes["whole"] > 80
+    assert report.outcomes["whole"] > 40
     assert report.looks > 100
     assert sum(report.done.values()) == 11  # the daemon's own end in between
 
@@ -43,7 +43,7 @@ def test_a_short_soak_loses_no_request_and_never_sees_two_engines(tmp_path: Path
 def test_a_short_soak_on_docker(docker_bed: DockerBed, shim: Path, tmp_path: Path) -> None:
     with on_docker(docker_bed, shim, tmp_path) as ground:
         report = short(ground, events=5)
-    assert report.outcomes["whole"] > 80
+    assert report.outcomes["whole"] > 40
 
 
 # ------------------------------------------------------------------------------------------------- what it would see
