@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +39,7 @@ def notify_of(keys: NotifyKeys | None, at: Place) -> NotifySettings:
 
 def _command(words: list[str], at: Place) -> tuple[str, ...]:
     program = existing(host_path(words[0], at), at)
-    if not os.access(program, os.X_OK):
+    if not program.stat().st_mode & 0o111:  # who checks the file needn't be who runs it
         raise at.wrong(f"{program} can't be run; `chmod +x` it, or put what runs it before it")
     return (str(program), *words[1:])
 

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import queue
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from engines.spec import MiB
 from slotproxy.events_desk import plain, read
 from swap.decisions import KEPT, Decision, Decisions, Kind
 from swap.durable import Guard, anywhere
+from swap.threads import NoThread, daemon_thread
 
 MOST = 4 * MiB  # bytes of one file; there are two
 BEHIND = 1000  # events that the disk may be behind; what comes then is left out
@@ -42,7 +42,11 @@ class EventFile:
     async def kept(self, last_words: float) -> AsyncIterator[None]:
         """Written until the block ends, and for at most `last_words` seconds more."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        threading.Thread(target=self._work, args=(loop, ended), name="event log", daemon=True).start()
+        try:
+            daemon_thread(partial(self._work, loop, ended), "event log")
+        except NoThread as fault:
+            self._in_memory_alone(str(fault))
+            ended.set()
         for decision in self._decisions.last():
             self._hear(decision)
         leave = self._decisions.hear(self._hear)

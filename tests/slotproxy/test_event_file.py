@@ -20,6 +20,7 @@ from slotproxy.event_log import event_log
 from slotproxy.events_desk import plain, read
 from swap.decisions import Decision, Decisions, Kind
 from swap.statefolder import StateFolder
+from swap.threads import NoThread
 from tests.slotproxy.test_changes import OLD as SETTINGS
 from tests.swap.world import until
 
@@ -186,6 +187,15 @@ async def test_a_disk_that_hangs_keeps_nobody_waiting_and_nothing_grows(
 async def test_a_disk_that_hangs_to_the_end_holds_nothing_up(path: Path, hanging: Hanging) -> None:
     assert texts(await one_life(path, "news", last_words=0.05)) == ["news"]
     assert not hanging.is_set()
+
+
+async def test_a_machine_that_gives_no_thread_costs_only_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> None:
+        raise NoThread("no more threads", "raise the limit", passing=True)
+
+    monkeypatch.setattr(event_file, "daemon_thread", none_left)
+    decisions = await one_life(path, "news")
+    assert texts(decisions) == ["new events are in memory alone", "news"]
 
 
 async def test_nothing_is_written_to_a_folder_that_isnt_ours_any_more(path: Path) -> None:
