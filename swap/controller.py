@@ -139,6 +139,11 @@ class Controller:
             self._events.put_nowait(Up(0, unit, fit=True))
 
     @property
+    def pending(self) -> bool:
+        """Something has happened that the machine hasn't been told yet."""
+        return not self._events.empty()
+
+    @property
     def staging(self) -> bool:
         """Somebody's hands are on a container."""
         return self._hands.locked()

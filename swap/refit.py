@@ -32,6 +32,8 @@ def busy(controller: Controller) -> str:
     if state.doing is not None and not isinstance(state.doing, Rest):
         what = state.goal.label if state.goal else "the card"
         return f"{what} is being brought up ({phase(state)})"
+    if controller.pending:
+        return "something has just happened to an engine"
     return "a container is being staged" if controller.staging else ""
 
 

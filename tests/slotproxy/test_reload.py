@@ -15,8 +15,9 @@ from engines.spec import Pair
 from slotproxy.config import ConfigError, Limits, Settings, SlotSettings
 from slotproxy.gate import Place, Refused
 from slotproxy.refusal import Refusal
+from swap import refit
 from swap.decisions import Kind
-from swap.moves import Code
+from swap.moves import Aborted, Code
 from swap.refit import engine_of
 from swap.state import phase
 from tests.simulated_time import in_simulated_time
@@ -117,6 +118,29 @@ async def test_in_the_middle_of_a_swap_it_is_refused_and_afterwards_it_is_not(of
         assert await reload(office, drain=1.0) == ["drain: 1 min 0 s → 1.0 s"]
         assert office.hands.times.drain == 1.0
         assert ticket.order.engine == "ninfer"
+
+
+@in_simulated_time
+async def test_news_that_the_machine_has_not_heard_yet_come_first(office: Office) -> None:
+    """Of an engine that is being removed: it would be stopped by nobody who knows it."""
+    async with office.serving("strata:current") as controller:
+        assert refit.busy(controller) == ""
+        controller._events.put_nowait(Aborted())
+        assert refit.busy(controller) == "something has just happened to an engine"
+        await until(lambda: not refit.busy(controller))
+
+
+@in_simulated_time
+async def test_while_a_container_is_staged_by_hand_it_is_refused(office: Office) -> None:
+    async with office.serving("strata:current"):
+        office.ninfer.hang("stage")
+        async with asyncio.TaskGroup() as tasks:
+            staging = tasks.create_task(office.desk.stage("ninfer", "v3"))
+            await until(lambda: office.ninfer.calls[-1:] == ["stage"])
+            no = await refused(office, drain=1.0)
+            assert no.what == "a container is being staged"
+            office.ninfer.let_go("stage")
+            await staging
 
 
 # ------------------------------------------------------------------------------------------------- engines
