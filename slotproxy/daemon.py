@@ -224,7 +224,7 @@ def build(settings: Settings, ending: Ending) -> Daemon:
     )
     controller = Controller(engines, hands, ledger, gate)
     hasher.pause = lambda: clients_wait(controller, gate)
-    state.came_back = controller.write_again
+    state.reopen, state.came_back = ledger.reread, controller.write_again
     evidence = EvidenceDesk(in_force, controller, checker, ledger, card, gate, readiness)
     desk = Desk(in_force, controller, checker, ledger, card, gate, evidence, state, maker)
     reload = Reload(in_force, controller, checker, gate, card, maker)

@@ -32,11 +32,15 @@ Stamp = tuple[int, int]  # device and inode
 
 
 class StateFolder:
-    """`trouble` is what is wrong with it, as found last; empty: nothing. `came_back` is called when it is over."""
+    """`trouble` is what is wrong with it, as found last; empty: nothing.
+
+    When that is over, `reopen` is called in the thread that found it out, then `came_back` on the event loop.
+    """
 
     def __init__(self, path: Path, decisions: Decisions, came_back: Callable[[], None] = lambda: None) -> None:
         """Touches the disk. The folder must be ours: from now on it is the one that is there now."""
         self.path, self.trouble, self.came_back = path, "", came_back
+        self.reopen: Callable[[], object] = lambda: None
         self.decisions = decisions
         self._folder, self._lock = _stamp(path), _stamp(path / "daemon.lock")
         self._turn = asyncio.Lock()
@@ -100,6 +104,8 @@ class StateFolder:
         try:
             replace_file(probe, bytes(ROOM + self._head()))
             probe.unlink()
+            if self.trouble:
+                self.reopen()
         except OSError as error:
             raise self._unwritable(error.strerror) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,10 +15,12 @@ from swap.decisions import Kind
 from swap.journal import FileJournal
 from swap.moves import Code
 from swap.ports import Outcome
+from swap.tickets import Ticket
 from tests.simulated_time import in_simulated_time
 from tests.slotproxy.office import Office
+from tests.slotproxy.programs import Serve, ended_engines, engines, quick_house
 from tests.swap.disks import SmallDisk, small_disk
-from tests.swap.world import until
+from tests.swap.world import end_of, until
 
 
 class DiskOffice(Office):
@@ -194,10 +197,9 @@ async def test_a_disk_that_fills_up_before_the_stop_gives_the_swap_up_and_what_s
         await until(lambda: office.slots.view().state == "closed")  # it drains
         office.disk.fill()
         place.leave()
-        async for item in ticket.follow():
-            last = item
-        assert getattr(last, "code", None) == Code.RESTORED
-        assert "the journal can't be written" in str(last)
+        ended = await end_of(ticket)
+        assert ended.code == Code.RESTORED
+        assert "the journal can't be written" in ended.text
         assert office.strata.calls.count("stop") == stops
         assert office.slots.view().engine == "strata"
 
@@ -229,18 +231,18 @@ async def test_what_has_started_serves_though_no_evidence_can_be_written_and_is_
 
 @in_simulated_time
 async def test_an_order_that_came_as_it_died_doesnt_keep_it_down(office: DiskOffice) -> None:
-    """The start again is nobody's order, though one waits."""
+    """The start again is nobody's order, though one waits; and it comes first."""
     async with office.serving() as controller:
         office.disk.fill()
-        office.strata.hang("look")  # until it is known to have died
+        orders: list[Ticket] = []
         office.strata.exit(139)
-        ticket = office.order("ninfer:v2")
-        office.strata.let_go("look")
-        async for item in ticket.follow():
-            last = item
-        assert getattr(last, "code", None) == Code.REFUSED
+        office.when("strata look", lambda: orders.append(office.order("ninfer:v2")))  # a moment before it is known
+        waits: list[bool] = []
+        office.when("strata start [serving]", lambda: waits.append(controller.state.order is not None))
+        await until(lambda: orders)
+        assert (await end_of(orders[0])).code == Code.REFUSED
+        assert waits == [True]
         await until(lambda: controller.state.serving)
-        assert office.slots.view().engine == "strata"
 
 
 # ------------------------------------------------------------------------------------------------- watched
@@ -268,3 +270,30 @@ async def test_people_hear_of_it_before_they_swap_and_the_journal_is_brought_up_
         assert (entry.step, entry.serving) == ("serving", "strata:current")
         assert len(office.told) == 2
         watching.cancel()
+
+
+# ------------------------------------------------------------------------------------------------- at start
+
+
+def test_a_daemon_on_a_state_folder_that_can_t_be_written_adopts_what_runs_and_refuses_swaps(tmp_path: Path) -> None:
+    config = quick_house(tmp_path)
+    (tmp_path / "state").mkdir(exist_ok=True)
+    with small_disk(tmp_path / "state") as disk, ended_engines(tmp_path):
+        with Serve(config) as first:
+            first.event("slotproxy is up")
+            assert first.slotctl("swap", "to-strata", "--trial").returncode == 0
+            first.end(SIGKILL)
+        runs = engines(tmp_path)
+        disk.make_read_only()
+        with Serve(config, name="second", folder=tmp_path / "logs") as second:
+            second.event("slotproxy is up")
+            second.until(lambda: second.status()["verified"])
+            assert second.status()["pair"] == "strata:current"
+            assert engines(tmp_path) == runs
+            refused = second.slotctl("swap", "to-ninfer:v2", "--trial")
+            said = f"the state folder {disk.path} can't be written: Read-only file system"
+            assert (refused.returncode, said in refused.stderr) == (3, True)
+            assert any(said in warning for warning in second.status()["warnings"])
+            disk.mend()
+            second.until(lambda: second.status()["warnings"] == [])
+            assert second.end(SIGTERM) == 0

@@ -372,3 +372,45 @@ def test_what_is_known_is_kept_while_the_file_cannot_even_be_read(path: Path) ->
     book.record(served(tokens=4))
     assert counted(path) == [1, 3, 4]
     assert book.whole
+
+
+def test_a_ledger_that_is_gone_with_its_head_is_told_and_what_it_said_counts_until_it_is_put_back(path: Path) -> None:
+    path = path.parent / "state" / path.name
+    path.parent.mkdir()
+    book = recorded(path, 1, 2)
+    path.parent.rename(path.parent.with_name("moved"))
+    path.parent.mkdir()
+    book.reread()
+    assert [one.tokens for one in book.evidence()] == [1, 2]
+    (problem,) = book.problems()
+    assert "is gone, and its head with it: its 2 lines count as long as this slotproxy runs" in problem
+    with pytest.raises(Fault, match="is gone, and its head with it"):
+        book.record(served(tokens=3))
+    path.parent.rmdir()  # fails if a new one was begun there
+    path.parent.with_name("moved").rename(path.parent)
+    book.record(served(tokens=3))
+    assert counted(path) == [1, 2, 3]
+    assert book.problems() == []
+
+
+def test_another_ledger_in_a_folder_that_isnt_ours_any_more_is_neither_read_nor_written(tmp_path: Path) -> None:
+    ours = True
+
+    def guard() -> None:
+        if not ours:
+            raise OSError(116, "another folder is there")
+
+    path = tmp_path / "ledger.jsonl"
+    recorded(path, 1, 2)
+    book = FileLedger(path, guard)
+    ours = False
+    for file in (path, path.with_suffix(".head")):
+        file.unlink()
+    recorded(path, 7)
+    another = path.read_bytes()
+    book.reread()
+    assert [one.tokens for one in book.evidence()] == [1, 2]
+    assert "isn't there: another folder is there; nothing more is recorded" in book.problems()[0]
+    with pytest.raises(Fault, match="can't be written: another folder is there"):
+        book.record(served(tokens=3))
+    assert path.read_bytes() == another
