@@ -79,7 +79,7 @@ def one_house(docker_bed: DockerBed, shim: Path, tmp_path_factory: pytest.TempPa
     """
     folder = tmp_path_factory.mktemp("house")
     with House(docker_bed, shim, folder) as house:
-        house.take_in(ninfer(docker_bed, folder, linger_s=1, failure_file="/log/failure"), llama(docker_bed, folder))
+        house.take_in(ninfer(docker_bed, folder, linger_s=1), llama(docker_bed, folder))
         house.write()
         house.serve()
         house.prove("llama", "ninfer")

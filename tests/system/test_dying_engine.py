@@ -5,25 +5,32 @@ Docker's proxy goes on accepting connections for a dead container, and the news 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Self
 
 import httpx
 import pytest
 
+from tests.system.bed import DockerBed
 from tests.system.house import LIMIT, House
 from tests.system.tenants import MODEL
+from tests.system.tenants import ninfer as simulator
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 CLIENTS = 6
 RUNS = 2
+NEWS = 2.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -65,13 +72,51 @@ class Callers:
             thread.join(LIMIT)
 
 
-@pytest.fixture
-def ninfer(house: House) -> Iterator[House]:
-    """Orders end a row of failures: those of other tests don't count here, nor ours there."""
-    house.ok("swap", "to-llama")
-    house.ok("swap", "to-ninfer")
-    yield house
-    house.ok("swap", "to-llama")
+class SlowNews:
+    """A way to Docker on which its events take NEWS seconds; all else is passed on at once."""
+
+    def __init__(self, target: str, own: Path) -> None:
+        self._target = target
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(own))
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, name="slow news", daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # the listener was closed: the end
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        slow = False
+        with contextlib.suppress(OSError), client, socket.socket(socket.AF_UNIX) as docker:
+            docker.connect(self._target)
+            while True:
+                for end in select.select([client, docker], [], [])[0]:
+                    if not (data := end.recv(65536)):
+                        return
+                    slow = slow or (end is client and b"/events?" in data)
+                    if slow and end is docker:
+                        time.sleep(NEWS)
+                    (client if end is docker else docker).sendall(data)
+
+
+@pytest.fixture(scope="module")
+def ninfer(docker_bed: DockerBed, shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """NInfer serves, alone; of its death slotproxy hears late."""
+    folder = tmp_path_factory.mktemp("dying")
+    way = SlowNews(docker_bed.address.removeprefix("unix://"), folder / "docker.sock")
+    with contextlib.closing(way), House(docker_bed, shim, folder) as house:
+        house.config["docker"] = f"unix://{folder}/docker.sock"
+        house.take_in(simulator(docker_bed, folder, failure_file="/log/failure"))
+        house.write()
+        house.serve()
+        house.prove("ninfer")
+        yield house
 
 
 def test_a_container_is_killed_under_a_stream_of_requests_and_none_fails_that_was_begun_after_its_death(
