@@ -1,7 +1,7 @@
 """The look at start: what runs is adopted; where nothing runs, what served last is started, else the default.
 
-First what an interrupted staging left is mended. Engines are looked at one by one, so that the fault of one is no
-reason to leave another unserved. But nothing is started beside an engine that can't be looked at: it may be the one
+First what an interrupted staging left is mended. Engines are looked at each for itself, so that the fault of one is
+no reason to leave another unserved. But nothing is started beside an engine that can't be looked at: it may be the one
 that holds the card.
 """
 
@@ -62,7 +62,7 @@ class Boot:
         if entry is not None:
             self.before.serving, self.before.serving_id = entry.serving, entry.serving_id
         await _let_it_arrive(entry)
-        met, unseen = await self._what_runs(first=(served or "").partition(":")[0])
+        met, unseen = await self._what_runs()
         up = {name: one.unit for name, one in met.items()}
         ending = await self._ending(entry, met)
         able = [one for one in met.values() if one.unit != ending]
@@ -92,37 +92,52 @@ class Boot:
                 return one.unit
         return None
 
-    async def _what_runs(self, first: str) -> tuple[dict[str, Met], list[Fault]]:
-        """What runs, by engine; and why the rest can't be told. `first`: the engine that most likely runs."""
+    async def _what_runs(self) -> tuple[dict[str, Met], list[Fault]]:
+        """What runs, by engine; and why the rest can't be told. Side by side: a Docker that hangs costs its time once.
+
+        Once one is found up, clients wait for it alone, and not long for what is to be mended of the others.
+        """
         up: dict[str, Met] = {}
         unseen: list[Fault] = []
-        for name, runtime in sorted(self.runtimes.items(), key=lambda one: one[0] != first):
-            try:
-                unmended = await self._recover(name, runtime, KEPT_WAITING if up else RECOVERY_LIMIT)
-                sight = await runtime.look()
-                if sight.running:
-                    up[name] = Met(await self.meet(name, sight), sight)
-                elif unmended is not None:
-                    unseen.append(unmended)
-            except Foreign as foreign:  # it isn't ours, and that is all there is to know
-                self.say(str(foreign))
-            except Fault as fault:  # the watch logs it, once and not at each try
-                self.say(f"{name} can't be looked at: {fault}")
-                unseen.append(fault)
+        limits: list[asyncio.Timeout] = []
+        async with asyncio.TaskGroup() as tasks:
+            for name, runtime in self.runtimes.items():
+                tasks.create_task(self._see(name, runtime, up, unseen, limits), name=f"look at {name}")
         return up, unseen
 
-    async def _recover(self, name: str, runtime: Runtime, limit: float) -> Unreachable | None:
+    async def _see(
+        self, name: str, runtime: Runtime, up: dict[str, Met], unseen: list[Fault], limits: list[asyncio.Timeout]
+    ) -> None:
+        try:
+            unmended = await self._recover(name, runtime, limits)
+            sight = await runtime.look()
+            if sight.running:
+                up[name] = Met(await self.meet(name, sight), sight)
+                _hurry(limits)
+            elif unmended is not None:
+                unseen.append(unmended)
+        except Foreign as foreign:  # it isn't ours, and that is all there is to know
+            self.say(str(foreign))
+        except Fault as fault:  # the watch logs it, once and not at each try
+            self.say(f"{name} can't be looked at: {fault}")
+            unseen.append(fault)
+
+    async def _recover(self, name: str, runtime: Runtime, limits: list[asyncio.Timeout]) -> Unreachable | None:
         """Mend what staging left. What can't be mended keeps nobody from what runs: staging tries again, or refuses.
 
         Returned is that Docker couldn't be asked: then nothing is known, and the look is taken again.
         """
         try:
-            async with asyncio.timeout(limit):
-                done = await runtime.recover()
+            async with asyncio.timeout(RECOVERY_LIMIT) as limit:
+                limits.append(limit)
+                try:
+                    done = await runtime.recover()
+                finally:
+                    limits.remove(limit)
         except Unreachable as fault:
             return fault
         except (Fault, TimeoutError) as error:
-            why = str(error) or f"nothing came in {limit:g} s; see `docker ps -a` and Docker's log"
+            why = str(error) or "nothing came in time; see `docker ps -a` and Docker's log"
             self.say(f"{name}: {why}")
             self.decisions.add(
                 Kind.PERSON, f"{name}: what an interrupted staging left isn't mended", why=why, engine=name
@@ -164,6 +179,13 @@ class Boot:
         if any(verdict.passing for verdict in refused):  # a driver or a disk that comes late, say
             raise Fault(why, passing=True)
         return None, why
+
+
+def _hurry(limits: list[asyncio.Timeout]) -> None:
+    """What is being mended gets this long from now on."""
+    soon = asyncio.get_running_loop().time() + KEPT_WAITING
+    for limit in (one for one in limits if not one.expired()):
+        limit.reschedule(min(soon, limit.when() or soon))
 
 
 def _to_keep(met: list[Met], entry: JournalEntry | None) -> Unit:
