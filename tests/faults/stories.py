@@ -195,7 +195,7 @@ class _Play:
         broken = [*self.broken, *town.eyes.broken, *town.clients.broken]
         if broken:
             result, note = BROKEN, "; ".join(dict.fromkeys(broken))
-        return Verdict(result, note, tuple(town.story), self.scene.seen, town.eyes.calls)
+        return Verdict(result, note, tuple(town.happened), self.scene.seen, town.eyes.calls)
 
     # ------------------------------------------------------------------------------------------ the fault
 

@@ -199,16 +199,25 @@ class TimedJournal(ToldJournal):
 
 
 class TownGate(SlotGate):
-    """Remembers which engine it was opened to. `opened` is told."""
+    """The real one. `opened` is told the engine that it is opened to, `tell` what else becomes of it."""
 
-    def __init__(self, opened: Callable[[str], None]) -> None:
+    def __init__(self, opened: Callable[[str], None], tell: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(max_waiting=1000, max_waiting_bytes=10**9, now=loop.time)
-        self._opened = opened
+        self._opened, self._tell = opened, tell
 
     def open(self, engine: str, concurrency: int, run: str = "") -> None:
+        self._tell(f"gate open {engine}")
         self._opened(engine)
         super().open(engine, concurrency, run)
+
+    def close(self) -> None:
+        self._tell("gate closed")
+        super().close()
+
+    def refuse(self, reason: str) -> None:
+        self._tell(f"gate refusing: {reason}")
+        super().refuse(reason)
 
 
 @dataclass(eq=False)
@@ -264,7 +273,8 @@ class Town(World):
         """A new daemon; the last one must have ended."""
         assert self.life is None
         self.lives += 1
-        gate = TownGate(self._note_opened)
+        self.story.append("a daemon begins")
+        gate = TownGate(self._note_opened, self.story.append)
         self.build(gate, lambda: gate.view().in_flight)
         self.hands.carry_out = self._tapped(self.hands.carry_out)  # type: ignore[method-assign]
         folder = StateFolder(self.disk.folder, self.hands.decisions, self.controller.write_again)
@@ -296,6 +306,7 @@ class Town(World):
         assert life is not None
         assert life.task is not None
         life.dead, self.life = True, None
+        self.story.append("the daemon is killed")
         life.task.cancel()
         for request in tuple(life.requests):
             request.cancel()
@@ -320,6 +331,7 @@ class Town(World):
 
     async def _terminated(self, life: Life) -> None:
         """What `slotproxy.daemon` does; no client comes in any more, those in flight end."""
+        self.story.append("the daemon is told to end")
         life.gate.end("slotproxy is stopping; try again in a moment")
         self.life = None
         async with asyncio.TaskGroup() as tasks:

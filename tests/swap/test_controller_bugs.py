@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from engines.ninfer.sample import write_artifact
 from swap import recorder
+from swap.controller import OWED_EVERY
 from swap.moves import Code
 from swap.ports import Fault, Mount, Outcome
 from tests.simulated_time import in_simulated_time
@@ -168,3 +170,19 @@ async def test_what_served_comes_back_without_a_journal(world: World) -> None:
         assert (ended.code, ended.serving) == (Code.RESTORED, "strata:current")
         world.strata.exit(1)
         await until(lambda: world.gate.story.count("open strata") == 3)
+
+
+@in_simulated_time
+async def test_who_serves_is_written_down_as_soon_as_the_disk_takes_it(world: World) -> None:
+    async with world.serving():
+        drafts: list[Path] = []
+        world.when("ninfer start [start]", lambda: drafts.append(spoil_journal(world)))
+        assert (await world.swap("ninfer")).code == Code.SERVES
+        entry = world.journal.read()
+        assert entry is not None
+        assert entry.serving == "strata:current"
+        drafts[0].rmdir()
+        await asyncio.sleep(OWED_EVERY + 1)
+        entry = world.journal.read()
+        assert entry is not None
+        assert (entry.step, entry.serving) == ("serving", "ninfer:v2")
