@@ -66,7 +66,10 @@ def test_a_lock_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) ->
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder that is another's")
 @pytest.mark.parametrize("mode", [0o755, 0o700])
-def test_a_folder_of_another_user_is_had_where_it_can_be_locked_and_else_refused(mode: int, tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_had_where_it_can_be_locked_and_else_refused(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotproxy.claims.TURN_LIMIT", 0.1)
     tmp_path.chmod(0o755)
     state = tmp_path / "state"
     state.mkdir(mode=mode)

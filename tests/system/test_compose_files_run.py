@@ -150,6 +150,7 @@ def shipped(bed: DockerBed, docker: Docker, folder: Path, service: str, env: dic
         container=container,
         compose=ComposeService(FOLDER / f"{name}.yml", service),
     )
+    (folder / "state").mkdir(exist_ok=True)
     return Shipped(DockerContainer(engine, docker, folder / "state"), engine)
 
 

@@ -68,4 +68,5 @@ class TestDockerContainer(RuntimeContract):
         async def kill(id: str) -> None:
             await asyncio.to_thread(docker_bed.client.kill, id)
 
+        (tmp_path / "state").mkdir()
         return RuntimeBed(runtime=DockerContainer(engine, docker, tmp_path / "state"), kill=kill, **pairs)
