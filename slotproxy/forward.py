@@ -23,6 +23,7 @@ from slotproxy.outcomes import Outcome, Record
 from slotproxy.payload import Piece
 from slotproxy.protocols import MARKED, ApiError
 from slotproxy.reply import Reply
+from swap.connections import OwnConnections
 from swap.ends import Moment
 
 _CONNECT_LIMIT = 10.0  # seconds
@@ -59,10 +60,9 @@ class Call:
 def engine_client() -> httpx.AsyncClient:
     """The HTTP client that all requests to engines share: no kept connections, no limit but the gate's."""
     return httpx.AsyncClient(
-        verify=_system_trust(),
+        transport=OwnConnections(_system_trust()),
         trust_env=False,  # no proxy and no .netrc between us and an engine
         timeout=None,  # each wait has a bound of its own below
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
     )
 
 

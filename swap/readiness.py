@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from engines.spec import Engine
+from swap.connections import OwnConnections
 from swap.ports import Fault
 
 COMPLETION_LIMIT = 60.0  # seconds for one tiny completion; an engine that needs longer is asked again
@@ -61,7 +62,7 @@ class Readiness:
     """Asks engines over HTTP. Use as an async context manager; every question has a bound."""
 
     def __init__(self) -> None:
-        self._client = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        self._client = httpx.AsyncClient(trust_env=False, transport=OwnConnections())
 
     async def close(self) -> None:
         await self._client.aclose()
