@@ -177,7 +177,8 @@ class _Play:
     async def run(self) -> Verdict:
         town, variant = self.town, self.scene.variant
         variant.set_up(town)
-        await town.verify(*{variant.old, "strata:current", *(() if variant.trial else (variant.new,))})
+        proven = ("strata:current", variant.old) if variant.trial else ("strata:current", variant.new, variant.old)
+        await town.verify(*dict.fromkeys(proven))
         verified = town.proven
         town.boot()
         await town.controller.settled()
