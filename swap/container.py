@@ -32,7 +32,7 @@ LABELS_SHOWN = 200  # characters of a foreign container's labels
 MENDS = {
     "could not select device driver": "install the NVIDIA Container Toolkit (nvidia-ctk) and restart Docker",
     "nvidia": "see that `nvidia-smi` works, and that the NVIDIA Container Toolkit fits the driver",
-    "already allocated": "see who listens on that port: `ss -ltnp`",
+    "already allocated": "see who listens on that port: `ss -ltnp`; if nobody does, restart Docker",
     "address already in use": "see who listens on that port: `ss -ltnp`",
     "rlimit": "raise that limit for dockerd itself (`LimitMEMLOCK=infinity` in its unit)",
     "mount": "see that what is mounted is there",
