@@ -11,7 +11,6 @@ own doing: a compose that waits, an engine that stands still, somebody else's VR
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -33,6 +32,7 @@ from tests.system.tenants import Tenant, ninfer, strata
 from tests.system.traps import editor
 
 STEPS = ("check", "stage", "drain", "stop", "free", "start", "warm", "serve")
+BACK = ("back: free", "back: start", "back: warm")  # of putting the old one back, after the new one has died warming
 PHASES = {"check": "checking", "stage": "staging", "drain": "draining", "stop": "stopping"}
 PHASES |= {"free": "freeing", "start": "starting", "warm": "warming"}
 IN_THE_WAY = 1400 * MiB  # it fits beside an engine, but leaves less than a start asks for
@@ -81,10 +81,14 @@ class Scene:
             self.house.ok("swap", f"to-{new}")
             yield Held(old, new, None, lambda: None)
             return
-        self._prepare(step, old, new)
+        there = "warm" if step in BACK else step
+        self._prepare(there, old, new)
         try:
             with self.house.order("swap", f"to-{new}") as order:
-                self._reach(step, old, new, order)
+                self._reach(there, new if there == "warm" else old, order)
+                if step in BACK:
+                    self._fail(step, new)
+                    self._reach(step, old, order)
                 yield Held(old, new, order, self.let_go)
         finally:
             self.let_go()
@@ -104,25 +108,42 @@ class Scene:
             case "start":
                 self.private.hold_starts()
 
-    def _reach(self, step: str, old: str, new: str, order: subprocess.Popen[str]) -> None:
+    def _fail(self, step: str, new: str) -> None:
+        """The new one dies as it warms, and the old one is to be held on its way back."""
+        if step == "back: free":
+            self.house.occupy(IN_THE_WAY)
+        elif step == "back: start":
+            self.private.hold_starts()
+        self.house.bed.client.kill(self.house.container(new)["Id"])
+
+    def _reach(self, step: str, engine: str, order: subprocess.Popen[str]) -> None:
+        """`engine`: which one stands still, where that is what holds the swap."""
         deadline = time.monotonic() + LIMIT
         while not self._there(step):
             assert order.poll() is None, f"the swap has ended before {step}: {order.communicate()}"
             assert time.monotonic() < deadline, f"waited for {step}\n{self.house.tail()}"
             time.sleep(SOON)
-        if step in ("stop", "warm"):
-            self.stand_still(old if step == "stop" else new)
+        if step.endswith(("stop", "warm")):
+            self.stand_still(engine)
 
     def _there(self, step: str) -> bool:
-        if self.house.status()["state"] != PHASES[step]:
+        status = self.house.status()
+        if status["state"] != PHASES[step.removeprefix("back: ")]:
             return False
-        match step:
+        if step in BACK and not (status["swap"] or {}).get("failure"):
+            return False
+        match step.removeprefix("back: "):
             case "check" | "stage":
                 return (self.holds / f"held-{'config' if step == 'check' else 'up'}").exists()
             case "start":
                 return self.private.held.exists()
             case _:
                 return True
+
+    def mend(self) -> None:
+        """After a cell that broke: nothing is held, Docker and the daemon are there."""
+        self.let_go()
+        self.private.start_if_down()
 
     def let_go(self) -> None:
         """Nothing is held any more."""
@@ -165,20 +186,19 @@ class Scene:
 @contextmanager
 def scene(real_compose: Path) -> Iterator[Scene]:
     """A box of its own, both engines proven; the calling thread is inside its network as long as the block runs."""
-    folder = Path(mkdtemp(prefix="spf-"))  # short: sockets lie in it
-    compose = folder / "compose"
-    compose.write_text(COMPOSE.format(folder=folder, real=real_compose))
-    compose.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch, PrivateDocker(folder / "docker") as private, private.inside():
+    with TemporaryDirectory(prefix="spf-") as name, pytest.MonkeyPatch.context() as patch:  # short: sockets lie in it
+        folder = Path(name)
+        compose = folder / "compose"
+        compose.write_text(COMPOSE.format(folder=folder, real=real_compose))
+        compose.chmod(0o755)
         patch.setenv("SLOTPROXY_COMPOSE", str(compose))
-        with _house(DockerBed(private.address), folder) as house:
+        with PrivateDocker(folder / "docker") as private, private.inside(), _house(private, folder) as house:
             yield Scene(private, house, folder)
-    shutil.rmtree(folder)
 
 
 @contextmanager
-def _house(bed: DockerBed, folder: Path) -> Iterator[House]:
-    box = folder / "box"
+def _house(private: PrivateDocker, folder: Path) -> Iterator[House]:
+    bed, box = DockerBed(private.address), folder / "box"
     box.mkdir()
     with House(bed, build_shim(folder), box) as house:
         house.config["freeing"] = "60s"  # longer than it takes to strike in it

@@ -22,12 +22,13 @@ RESULTS = (NEW, OLD, OTHER, DARK, NOT_APPLICABLE, BROKEN)
 INTRODUCTION = """\
 # The fault matrix
 
-Written by `python -m tests.faults --write`; a test fails when it isn't what the run gives. Each cell is one swap (from
-the old one to the new one) with one fault in one step of it. After each the same is looked at from outside: never two
-engines up, in the end exactly one serves or the daemon says why none does, the exit code given is the truth, the
-journal can be read, no evidence of what didn't serve, each client that waited answered once, and a following ordinary
-swap works, there and back. The result is who served when the fault was over and nobody had ordered anything anew; the
-note is the order's exit code, or *no answer* where the daemon ended before it could give one.
+Written by `python -m tests.faults --write`; a test fails when it isn't what the run gives. The second section is
+written by `python -m tests.faults.docker --write`, and CI plays a sample of it. Each cell is one swap (from the old one
+to the new one) with one fault in one step of it. After each the same is looked at from outside: never two engines up,
+in the end exactly one serves or the daemon says why none does, the exit code given is the truth, the journal can be
+read, no evidence of what didn't serve, each client that waited answered once, and a following ordinary swap works,
+there and back. The result is who served when the fault was over and nobody had ordered anything anew; the note is the
+order's exit code, or *no answer* where the daemon ended before it could give one.
 """
 
 
