@@ -58,7 +58,7 @@ def sin(tmp_path: Path, **env: str) -> dict[str, str]:
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", "pyproject.toml", "--rootdir", str(tmp_path)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLOTPROXY_", "PYTEST_"))}
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "--tb=no", "-r", "N", *options, str(file)],
+        [sys.executable, "-m", "pytest", "-n0", "-v", "--tb=no", "-r", "N", *options, str(file)],
         cwd=ROOT,
         env={**clean, **env},
         capture_output=True,
