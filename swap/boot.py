@@ -57,7 +57,7 @@ class Boot:
 
     async def look(self, n: int) -> Found:
         """The report. Raises a passing Fault when looking again may show more."""
-        entry = await self._entry()
+        entry, unread = await self._entry()
         served = entry.serving if entry else None
         if entry is not None:
             self.before.serving, self.before.serving_id = entry.serving, entry.serving_id
@@ -73,6 +73,8 @@ class Boot:
         if unseen:
             raise Fault("; ".join(dict.fromkeys(map(str, unseen))), passing=True)
         start, why = await self._to_start(served)
+        if unread:
+            why = f"{why}; what served last isn't known: {unread}"
         return Found(n, frozenset(up.values()), None, start, why, ending)
 
     def _was_refused(self, met: Met, entry: JournalEntry | None) -> bool:
@@ -152,15 +154,16 @@ class Boot:
 
     async def served_last(self) -> str | None:
         """By the journal; None: nobody knows."""
-        return entry.serving if (entry := await self._entry()) else None
+        entry, _ = await self._entry()
+        return entry.serving if entry else None
 
-    async def _entry(self) -> JournalEntry | None:
-        """None: nobody knows. A journal that can't be read is no reason to leave what runs unserved."""
+    async def _entry(self) -> tuple[JournalEntry | None, str]:
+        """And why it can't be read, which is no reason to leave what runs unserved."""
         try:
-            return await STATE.run(self.journal.read, "the journal's disk", READ_LIMIT)
+            return await STATE.run(self.journal.read, "the journal's disk", READ_LIMIT), ""
         except Fault as error:
             structlog.get_logger("slotproxy.swap").error("journal", fault=str(error))
-            return None
+            return None, str(error)
 
     async def _to_start(self, served: str | None) -> tuple[Unit | None, str]:
         """What served last, else the default; only what is verified. Raises Fault where time may mend a refusal."""

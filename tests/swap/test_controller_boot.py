@@ -318,6 +318,16 @@ async def test_with_a_damaged_journal_and_nothing_running_the_default_is_started
 
 
 @in_simulated_time
+async def test_a_damaged_journal_is_said_where_nothing_can_be_started_without_it(world: World) -> None:
+    world.default = None
+    world.rebuild()
+    (world.folder / "state" / "journal.json").write_bytes(b"")
+    async with world.running():
+        assert "no `default:` says what to start" in world.gate.state
+        assert "what served last isn't known: the journal" in world.gate.state
+
+
+@in_simulated_time
 async def test_a_driver_that_loads_late_is_waited_for_and_no_person_is_asked_for(world: World) -> None:
     world.card.unknown = CardUnknown("the NVIDIA driver isn't loaded", "load it", passing=True)
     async with world.running():
