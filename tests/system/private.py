@@ -175,10 +175,18 @@ class PrivateDocker:
             self.start_if_down()
             self.end()
         finally:
+            self._end_shims()
             self._end_holder()
             left = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.folder) in line]
             assert not left, left
             shutil.rmtree(self.folder)
+
+    def _end_shims(self) -> None:
+        """What a daemon leaves that is killed while it starts a container; it names our folder."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if f"{self.folder}/exec/containerd/containerd.sock".encode() in (process / "cmdline").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
 
     def _end_holder(self) -> None:
         with suppress(FileNotFoundError, ProcessLookupError, ValueError):  # it ends with dockerd, as a rule
