@@ -24,6 +24,7 @@ from swap.threads import NoThread, daemon_thread
 
 MOST = 4 * MiB  # bytes of one file; there are two
 BEHIND = 1000  # events that the disk may be behind; what comes then is left out
+KILLED = "the slotproxy before this one ended without a word"
 
 
 class EventFile:
@@ -72,10 +73,10 @@ class EventFile:
 
     def _remember(self, before: Sequence[Decision]) -> None:
         self._decisions.remember(before)
-        last = next((one for one in reversed(before) if one.kind in (Kind.STARTED, Kind.ENDED)), None)
-        if last is not None and last.kind is Kind.STARTED:
+        own = (one.kind for one in reversed(before) if one.kind in (Kind.STARTED, Kind.ENDED) and one.text != KILLED)
+        if next(own, None) is Kind.STARTED:
             why = "it was killed, its machine went down, or its disk took nothing any more"
-            self._decisions.add(Kind.ENDED, "the slotproxy before this one ended without a word", why=why)
+            self._decisions.add(Kind.ENDED, KILLED, why=why)
 
     def _in_memory_alone(self, why: str) -> None:
         self._decisions.add(Kind.DISK, "new events are in memory alone", why=f"{self._path}: {why}")

@@ -117,6 +117,14 @@ async def test_a_daemon_that_was_killed_is_told_by_the_next_one(path: Path, end:
     assert texts(after)[len(decisions.last()) :] == ["the slotproxy before this one ended without a word"] * said
 
 
+async def test_each_daemon_that_was_killed_is_told_also_one_after_the_other(path: Path) -> None:
+    for killed in range(3):
+        decisions = Decisions()
+        async with EventFile(path, decisions).kept(SOON):
+            decisions.add(Kind.STARTED, "slotproxy is up")
+            await until(lambda: texts(decisions).count(event_file.KILLED) == killed)  # noqa: B023
+
+
 def test_a_torn_line_is_passed_over_and_the_next_one_is_whole(path: Path) -> None:
     append(path, line("first"), event_file.MOST)
     with path.open("ab") as file:
