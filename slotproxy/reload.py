@@ -67,7 +67,7 @@ class Reload:
                     decisions.add(Kind.RELOADED, "the configuration isn't taken over: nothing has changed", why=why)
                     raise
         text = "the configuration is taken over" if lines else "nothing in the configuration has changed"
-        decisions.add(Kind.RELOADED, text, changes=lines)
+        decisions.add(Kind.RELOADED, text, why="; ".join(lines), changes=lines)
         return {"code": 0, "text": text, "changes": lines}
 
     async def on(self, signal: asyncio.Event) -> None:

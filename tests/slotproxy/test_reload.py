@@ -153,6 +153,7 @@ async def test_an_entry_that_changed_leaves_the_engine_that_serves_as_it_is_and_
         calls = [call for call in office.strata.calls if call != "look"]
         said = await reload(office, engines=engines(office, "strata", url="http://127.0.0.1:9", concurrency=3))
         assert said[-1] == "strata: entry changed; it is left as it is, the next swap to it runs what is declared now"
+        assert office.hands.decisions.last(1)[0].why == "; ".join(said), "who sends SIGHUP gets no answer"
         await asyncio.sleep(60)
         assert office.strata.sight == sight
         assert [call for call in office.strata.calls if call != "look"] == calls
