@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -41,7 +42,7 @@ class Ending:
         self.hurry, self.card_left = asyncio.Event(), asyncio.Event()
         self.last_words = LAST_WORDS
         self._deadline: float | None = None
-        self._guard: threading.Timer | None = None
+        self._off_guard: Callable[[], object] = lambda: None
 
     def signalled(self) -> None:
         """What SIGTERM and SIGINT do."""
@@ -54,7 +55,7 @@ class Ending:
         self.stop.set()
         self.last_words = min(LAST_WORDS, limit / SHARES)
         self._deadline = time.monotonic() + limit
-        self._guard = leave_after(limit, 1)
+        self._off_guard = leave_after(limit, 1)
 
     def left(self, keep: float = 0.0) -> float:
         """Seconds that something may take now, when `keep` last words have to come after it."""
@@ -74,19 +75,23 @@ class Ending:
 
     def over(self) -> None:
         """All has ended in time."""
-        if self._guard is not None:
-            self._guard.cancel()
+        self._off_guard()
 
 
-def leave_after(seconds: float, code: int) -> threading.Timer:
-    """End the process then, unless it has ended by itself or the timer is cancelled.
+def leave_after(seconds: float, code: int) -> Callable[[], object]:
+    """End the process then, unless it has ended by itself, or what is returned is called.
 
-    What is on disk is written so that we may go at any moment.
+    What is on disk is written so that we may go at any moment. Where the machine gives no thread the kernel's alarm
+    ends us, without `code` and without a word.
     """
     timer = threading.Timer(seconds, _leave, [code])
     timer.daemon = True
-    timer.start()
-    return timer
+    try:
+        timer.start()
+    except RuntimeError:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return lambda: signal.setitimer(signal.ITIMER_REAL, 0)
+    return timer.cancel
 
 
 def _leave(code: int) -> None:

@@ -287,6 +287,38 @@ def test_a_disk_and_a_card_that_hang_hold_nothing_up(house: Path) -> None:
             serve.kill()
 
 
+NO_THREAD = """
+import sys, threading, time
+from slotproxy.__main__ import main
+from slotproxy.ending import leave_after
+
+def none(timer):
+    raise RuntimeError("can't start new thread")
+
+threading.Timer.start = none
+if len(sys.argv) > 1:
+    sys.exit(main(["serve", "--config", sys.argv[1]]))
+leave_after(0.1, 1)
+time.sleep(100)
+"""
+
+
+def test_a_machine_that_gives_no_thread_at_the_end_costs_nobody_anything(house: Path) -> None:
+    """Who must be gone in time is ended by an alarm then."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-c", NO_THREAD, str(changed(house, "threadless", listen=address))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=env()) as serve:
+        try:
+            until(lambda: accepts(int(address.partition(":")[2])))
+            serve.send_signal(signal.SIGTERM)
+            _, said = serve.communicate(timeout=LIMIT)
+            assert (serve.returncode, b"Traceback" in said) == (0, False)
+        finally:
+            serve.kill()
+    late = subprocess.run([sys.executable, "-c", NO_THREAD], timeout=LIMIT, env=env(), check=False)
+    assert late.returncode == -signal.SIGALRM
+
+
 BREAKS = """
 import asyncio, socket, sys, uvicorn
 from slotproxy.__main__ import main
