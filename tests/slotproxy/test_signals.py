@@ -81,8 +81,8 @@ def swapped(serve: Serve, engine: str, *, pair: str | None = None, trial: bool =
     return (int(last["code"]), str(last["text"])) if last.get("done") else (6, "")
 
 
-def whole_stream(url: str) -> str:
-    """All that came, up to the end or the break of the connection."""
+def whole_stream(url: str) -> tuple[str, float]:
+    """All that came, up to the end or the break of the connection; and when that was."""
     text = ""
     try:
         with httpx.stream("POST", url, json=chat(100_000, stream=True), timeout=LIMIT) as answer:
@@ -90,7 +90,7 @@ def whole_stream(url: str) -> str:
                 text += piece
     except httpx.HTTPError:
         pass
-    return text
+    return text, time.monotonic()
 
 
 class Sender:
@@ -127,7 +127,8 @@ def test_case_43_it_ends_in_time_with_an_endless_stream_a_held_request_and_whate
     house: Path,
 ) -> None:
     """Also a swap that drains, with its slotctl, a client that is still sending, and one that follows a hold."""
-    with Serve(house, name="case-43") as serve, ThreadPoolExecutor() as pool, contextlib.ExitStack() as clients:
+    limited = changed(house, "case-43", stop_limit="8s")
+    with Serve(limited, name="case-43") as serve, ThreadPoolExecutor() as pool, contextlib.ExitStack() as clients:
         url = f"{serve.url}/v1/chat/completions"
         assert serves(serve) == "strata:current"
         before = engines(house.parent)
@@ -150,10 +151,10 @@ def test_case_43_it_ends_in_time_with_an_endless_stream_a_held_request_and_whate
         late = sending.first()
         assert late.startswith(b"HTTP/1.1 503")
         assert b"retry-after" in late.lower()
-        assert not stream.done(), "it may finish, as long as there is time"
         assert serve.end() == 0
-        assert time.monotonic() - began < 4 + MARGIN, "stop_limit is 4 s"
-        text = stream.result()
+        assert time.monotonic() - began < 8 + MARGIN, "stop_limit is 8 s"
+        text, ended = stream.result()
+        assert ended - began > 3, "it may finish, as long as there is time"
         assert '"error"' in text
         assert "the proxy stops" in text, "we have ended it, with our own words"
         assert "[DONE]" not in text
@@ -217,9 +218,10 @@ def test_a_signal_in_each_phase_of_a_swap_leaves_one_engine_to_the_next_daemon(h
             with Serve(house, name=where) as serve:
                 serving = serves(serve)
                 assert up(house) == 1
+                before = len(serve.log)  # a start has phases, too
                 with held(house, hold):
                     swap = pool.submit(swapped, serve, "ninfer" if serving == "strata:current" else "strata")
-                    serve.until(lambda where=where: any(line.get("phase") == where for line in serve.log))  # type: ignore[misc]
+                    serve.until(lambda: where in {line.get("phase") for line in serve.log[before:]})  # noqa: B023
                     began = time.monotonic()
                     serve.signal(signal.SIGTERM)
                     assert serve.end() == 0
