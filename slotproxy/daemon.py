@@ -56,7 +56,7 @@ from swap.shutdown import Stopped, stop_engines
 from swap.simulated import SimulatedCard
 from swap.state import moving
 from swap.statefolder import StateFolder
-from swap.threads import STATE, Hangs
+from swap.threads import STATE
 
 T = TypeVar("T")
 
@@ -285,10 +285,10 @@ async def serve(settings: Settings) -> int:
 
 
 async def _on_disk(work: Callable[[], T], settings: Settings) -> T:
-    """What must be had of the state folder before anything else. Raises CannotServe where its disk hangs."""
+    """What must be had of the state folder before anything else. Raises CannotServe where its disk hangs, say."""
     try:
         return await STATE.run(work, f"the disk of the state folder {settings.state}", START_LIMIT)
-    except Hangs as fault:
+    except Fault as fault:
         raise CannotServe(str(fault)) from fault
 
 

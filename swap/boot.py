@@ -72,9 +72,7 @@ class Boot:
             return Found(n, frozenset(up.values()), None, None, _refused(able), ending)
         if unseen:
             raise Fault("; ".join(dict.fromkeys(map(str, unseen))), passing=True)
-        start, why = await self._to_start(served)
-        if unread:
-            why = f"{why}; what served last isn't known: {unread}"
+        start, why = await self._to_start(served, unread)
         return Found(n, frozenset(up.values()), None, start, why, ending)
 
     def _was_refused(self, met: Met, entry: JournalEntry | None) -> bool:
@@ -157,28 +155,37 @@ class Boot:
         entry, _ = await self._entry()
         return entry.serving if entry else None
 
-    async def _entry(self) -> tuple[JournalEntry | None, str]:
+    async def _entry(self) -> tuple[JournalEntry | None, Fault | None]:
         """And why it can't be read, which is no reason to leave what runs unserved."""
         try:
-            return await STATE.run(self.journal.read, "the journal's disk", READ_LIMIT), ""
-        except Fault as error:
-            structlog.get_logger("slotproxy.swap").error("journal", fault=str(error))
-            return None, str(error)
+            return await STATE.run(self.journal.read, "the journal's disk", READ_LIMIT), None
+        except Fault as fault:
+            structlog.get_logger("slotproxy.swap").error("journal", fault=str(fault))
+            return None, fault
 
-    async def _to_start(self, served: str | None) -> tuple[Unit | None, str]:
-        """What served last, else the default; only what is verified. Raises Fault where time may mend a refusal."""
+    async def _to_start(self, served: str | None, unread: Fault | None) -> tuple[Unit | None, str]:
+        """What served last, else the default; only what is verified. Raises Fault where time may mend a refusal.
+
+        `unread`: why nobody knows what served last.
+        """
+        unknown = f"; what served last isn't known: {unread}" if unread else ""
         refused: list[Verdict] = []
-        asked = {self.default: "nothing ran, and it is the default", served: "nothing ran, and it served last"}
+        asked = {
+            self.default: f"nothing ran, and it is the default{unknown}",
+            served: "nothing ran, and it served last",
+        }
         for label in filter(None, dict.fromkeys((served, self.default))):
             engine, _, pair = label.partition(":")
             verdict = await self.checker.judge(engine, pair or None, trial=False, how=Reading(self.say))
             if verdict.allowed:
                 return await self.expect(verdict), asked[label]
             refused.append(verdict)
+        if not refused and unread is not None and unread.passing:  # it may be known soon
+            raise Fault(f"nothing runs{unknown}", passing=True)
         if not refused:
-            return None, "nothing runs, and no `default:` says what to start; `slotctl swap to-ENGINE` does"
+            return None, f"nothing runs, and no `default:` says what to start; `slotctl swap to-ENGINE` does{unknown}"
         each = dict.fromkeys(f"{verdict.label} can't be started: {verdict.why}" for verdict in refused)
-        why = f"nothing runs; {'; '.join(each)}"
+        why = f"nothing runs; {'; '.join(each)}{unknown}"
         if any(verdict.passing for verdict in refused):  # a driver or a disk that comes late, say
             raise Fault(why, passing=True)
         return None, why

@@ -24,6 +24,7 @@ FAULTS: Mapping[str, Fault] = {
     "look": GONE,
     "look at what runs": GONE,
 }
+HANGS = 30.0  # seconds that a disk is bad: longer than anybody waits for it
 CHANGES = ("stage", "put back", "stop", "start")
 
 Strikes = Mapping[str, Callable[[Scene], object]]
@@ -68,7 +69,7 @@ def _hangs(scene: Scene) -> None:
         case "record":
             town.book.slow = 1e6
         case "read the journal":
-            town.disk.slow = 1e6
+            town.disk.slow = HANGS
         case _:
             _trick(scene, Trick())
 

@@ -190,7 +190,7 @@ class _Play:
         result, note = await self._outcome(ended)
         enough.set()
         await self._clients_end()
-        self._judge(verified)
+        self._judge(verified, result)
         await self._ordinary_swaps(result)
         town.stop()
         broken = [*self.broken, *town.eyes.broken, *town.clients.broken]
@@ -356,7 +356,7 @@ class _Play:
                 return
             await asyncio.sleep(1.0)
 
-    def _judge(self, verified: set[str]) -> None:
+    def _judge(self, verified: set[str], result: str) -> None:
         """What must be true of every story, beside what the eyes saw at each moment."""
         town, counts = self.town, self.town.clients.counts
         if more := town.proven - verified - town.opened:
@@ -365,6 +365,8 @@ class _Play:
             self._see("clients lost their connection")
         if counts[Got.LEFT] and "clients" not in self.mishap.name:
             self._see("clients were thrown out")
+        if counts[Got.REFUSED] and result != DARK and "SIGTERM" not in self.mishap.name:
+            self._see("clients were refused, and no person was needed")
         if counts[Got.BUSY]:
             self._see("clients were told 429")
         if self.scene.step == JOURNAL and town.controller.state.serving is None:

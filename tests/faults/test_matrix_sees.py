@@ -12,7 +12,7 @@ from swap.boot import Boot
 from swap.controller import Controller
 from swap.hands import Hands
 from swap.moves import Awaited, Done, Failed, Free, Order, Overdue, Unit, Warm
-from swap.state import Open, State, gate
+from swap.state import Open, Refusing, State, gate
 from tests.faults import town
 from tests.faults.__main__ import DOCUMENT
 from tests.faults.matrix import Bench, bench, places
@@ -22,8 +22,8 @@ Breaks = Callable[[pytest.MonkeyPatch], None]
 
 
 def nothing_is_read_at_boot(patch: pytest.MonkeyPatch) -> None:
-    async def entry(_: Boot) -> None:
-        return None
+    async def entry(_: Boot) -> tuple[None, None]:
+        return None, None
 
     patch.setattr(Boot, "_entry", entry)
 
@@ -69,6 +69,10 @@ def the_gate_opens_before_the_engine_is_warm(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("swap.controller.gate", lambda state: _early(state) or gate(state))
 
 
+def clients_are_refused_in_the_dark_that_passes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("swap.controller.gate", lambda state: Refusing(state.dark) if state.dark else gate(state))
+
+
 def _early(state: State) -> Open | None:
     return Open(state.doing.unit) if isinstance(state.doing, Warm) else None
 
@@ -96,6 +100,7 @@ SEEN: dict[Breaks, tuple[str, str]] = {
     the_card_is_free_without_asking: ("free", "the step fails"),
     one_sample_of_free_memory_is_enough: ("free", "it lies once: says that it is done, and isn't"),
     the_gate_opens_before_the_engine_is_warm: ("warm", "the step fails"),
+    clients_are_refused_in_the_dark_that_passes: ("free", "NVML errs for long"),
     what_failed_is_left_running: ("warm", "the step fails"),
     the_engine_is_stopped_with_the_gate_open: ("stop", "the step fails"),
     an_order_is_left_alone_at_the_end: ("drain", "SIGTERM as it begins"),

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from swap.decisions import Kind
 from swap.moves import Code
-from swap.ports import CannotStage, CardUnknown, Fault, Foreign, Sight, Unreachable
+from swap.ports import CannotStage, CardUnknown, Fault, Foreign, JournalEntry, Sight, Unreachable
+from swap.threads import Hangs
 from tests.simulated_time import in_simulated_time
 from tests.swap.world import FILES, GONE, VERIFIED, World, until
 
@@ -315,6 +317,26 @@ async def test_with_a_damaged_journal_and_nothing_running_the_default_is_started
     (world.folder / "state" / "journal.json").write_bytes(b"")
     async with world.running():
         assert world.gate.state == "open strata"
+        (started,) = [one.why for one in world.hands.decisions.last() if one.kind is Kind.STARTING]
+    assert "it is the default; what served last isn't known: the journal" in started
+
+
+@in_simulated_time
+async def test_a_journal_whose_disk_hangs_is_read_again_where_nothing_else_says_what_to_start(world: World) -> None:
+    world.default = None
+    world.rebuild()
+    world.served("ninfer:v2")
+    read, hangs = world.journal.read, [Hangs("the journal's disk hasn't answered", "look after it", passing=True)]
+
+    def late() -> JournalEntry | None:
+        if hangs:
+            raise hangs.pop()
+        return read()
+
+    world.journal.read = late  # type: ignore[method-assign]
+    async with world.running():
+        await until(lambda: world.controller.state.serving)
+        assert world.gate.state == "open ninfer"
 
 
 @in_simulated_time
