@@ -160,15 +160,19 @@ class Reload:
         return lines
 
     def _remarks(self, old: Settings, new: Settings) -> list[str]:
-        """What was changed of an engine that runs, and holds for its next run only."""
-        units = sorted(self.controller.state.up)
-        return [line for unit in units if (line := _remark(unit, old.engines[unit.engine], new.engines[unit.engine]))]
+        """What was changed of an engine that runs, or is tried again, and holds for the next swap to it only."""
+        up, goal = self.controller.state.up, self.controller.state.goal
+        stays = [(unit, "left as it is") for unit in sorted(up)]
+        if goal is not None and goal not in up:
+            stays.append((goal, "tried again as it was"))
+        lines = (_remark(unit, how, old.engines[unit.engine], new.engines[unit.engine]) for unit, how in stays)
+        return [line for line in lines if line]
 
 
-def _remark(unit: Unit, old: Engine, new: Engine) -> str:
+def _remark(unit: Unit, how: str, old: Engine, new: Engine) -> str:
     if unit.pair and unit.pair not in new.pairs:
-        return f"{unit.label} isn't declared any more; it is left as it is until the next swap"
+        return f"{unit.label} isn't declared any more; it is {how} until the next swap"
     reached = any(getattr(old, name) != getattr(new, name) for name in refit.REACHED)
     if reached or old.pairs.get(unit.pair) != new.pairs.get(unit.pair):
-        return f"{unit.engine}: entry changed; it is left as it is, the next swap to it runs what is declared now"
+        return f"{unit.engine}: entry changed; it is {how}, the next swap to it runs what is declared now"
     return ""

@@ -17,7 +17,8 @@ from slotproxy.gate import Place, Refused
 from slotproxy.refusal import Refusal
 from swap import refit
 from swap.decisions import Kind
-from swap.moves import Aborted, Code
+from swap.moves import Aborted, Code, Rest
+from swap.ports import Fault
 from swap.refit import engine_of
 from swap.state import phase
 from tests.simulated_time import in_simulated_time
@@ -167,6 +168,20 @@ async def test_an_entry_that_changed_leaves_the_engine_that_serves_as_it_is_and_
         assert engine_of(controller, "ninfer").url == office.engines["ninfer"].url
         assert (await office.swap("strata")).code == Code.SERVES
         assert engine_of(controller, "strata").url == "http://127.0.0.1:9"
+
+
+@in_simulated_time
+async def test_an_entry_that_changed_while_its_engine_is_tried_again_says_so_too(office: Office) -> None:
+    """A swap to it, also from the dark, is what runs the edit."""
+    async with office.serving("strata:current"):
+        office.strata.fail("start", Fault("no room", "make some", passing=True), times=3)
+        office.strata.exit(1)
+        await until(lambda: isinstance(office.controller.state.doing, Rest))
+        said = await reload(office, engines=engines(office, "strata", env={"KV": "q8"}))
+        assert (
+            said[-1]
+            == "strata: entry changed; it is tried again as it was, the next swap to it runs what is declared now"
+        )
 
 
 @in_simulated_time
