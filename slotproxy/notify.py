@@ -12,6 +12,8 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
 import httpx
 import structlog
@@ -20,8 +22,11 @@ from slotproxy.config_notify import NotifySettings
 from slotproxy.forward import engine_client
 from slotproxy.notices import Channel, Notice, NotTold, Quiet
 from swap.decisions import Decision, Decisions
+from swap.ports import Fault
+from swap.threads import HOST
 
 AGAIN = (2.0, 10.0, 60.0)  # seconds before each further try of a webhook
+DISK = 5.0  # seconds that the disk of a command may take
 LONGEST = 4000  # characters of one text that a command is given: an environment has a limit
 SHOWN = 200  # characters of what a command says of its failure
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ")  # of our own environment; the rest may hold secrets
@@ -101,11 +106,15 @@ async def post(client: httpx.AsyncClient, url: str, notice: Notice) -> None:
 
 async def run(command: Sequence[str], notice: Notice) -> None:
     """Raises NotTold. Cancelled, it leaves nobody of its process group behind."""
-    with _last_words() as (end, said):
+    try:
+        await HOST.run(partial(_touch, command[0]), f"the disk of {command[0]}", DISK)
+    except Fault as fault:
+        raise NotTold(fault.what) from fault
+    with _last_words() as (end, said), _event(notice) as event:
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
-                stdin=asyncio.subprocess.PIPE,
+                stdin=event,
                 stdout=end,
                 stderr=end,
                 env=_environment(notice),
@@ -115,9 +124,6 @@ async def run(command: Sequence[str], notice: Notice) -> None:
         except OSError as error:
             raise NotTold(f"{command[0]} can't be run: {error.strerror}") from error
         try:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(notice.plain(), default=str).encode() + b"\n")
-            process.stdin.close()
             code = await process.wait()
         finally:
             if process.returncode is None:
@@ -126,6 +132,23 @@ async def run(command: Sequence[str], notice: Notice) -> None:
                 await process.wait()
     if code:
         raise NotTold(f"it exited with code {code}: {said.decode(errors='replace').strip()}".removesuffix(": "))
+
+
+def _touch(program: str) -> None:
+    """Whoever starts a program waits for its disk, and that would be the event loop."""
+    with contextlib.suppress(OSError), Path(program).open("rb") as file:
+        file.read(1)
+
+
+@contextlib.contextmanager
+def _event(notice: Notice) -> Iterator[int]:
+    """The event as a file in memory: whoever doesn't read it breaks no pipe."""
+    event = os.memfd_create("event")
+    try:
+        os.pwrite(event, json.dumps(notice.plain(), default=str).encode() + b"\n", 0)
+        yield event
+    finally:
+        os.close(event)
 
 
 @contextlib.contextmanager

@@ -75,6 +75,20 @@ async def test_a_command_that_fails_or_isnt_there_is_an_event_with_what_it_said(
     assert [why for _, why in notes(decisions)] == ["/nowhere/tell can't be run: No such file or directory"]
 
 
+async def test_a_command_whose_disk_hangs_hangs_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that nobody writes to is such a disk."""
+    program = tmp_path / "tell"
+    os.mkfifo(program, 0o700)
+    monkeypatch.setattr(notify, "DISK", 0.2)
+    async with telling(NotifySettings(command=(str(program),))) as decisions:
+        decisions.add(Kind.DARK, "nothing serves")
+        decisions.add(Kind.FAILED, "strata:v1 failed")
+    first, then = (why for _, why in notes(decisions))
+    assert first == f"the disk of {program} hasn't answered in 0.2 s"
+    assert "still hasn't answered" in then
+    os.close(os.open(program, os.O_WRONLY))  # the reader may go on
+
+
 async def test_a_command_is_killed_with_all_it_has_begun_when_its_time_is_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
