@@ -5,20 +5,28 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# Who says something went wrong, and which argument is the message.
+# Who says something went wrong, and which argument is the message. With a module before it: there alone.
 SPEAKERS = {
     **dict.fromkeys(("Fault", "Unreachable", "Foreign", "CannotStage", "CannotStart", "CardUnknown", "Unfinished"), 0),
     **dict.fromkeys(("DockerSaid", "Reset", "Hangs", "NoThread", "ArtifactError", "CannotRead"), 0),
-    **dict.fromkeys(("Refusal", "CannotServe", "Trouble", "Lost", "wrong", "refuse"), 0),
-    **dict.fromkeys(("ApiError", "Failed", "_failed", "Refused", "Expired"), 1),
+    **dict.fromkeys(("Refusal", "CannotServe", "Trouble", "Lost", "wrong", "refuse", "NotTold", "units.ValueError"), 0),
+    **dict.fromkeys(("ApiError", "Failed", "_failed", "Refused", "Expired", "Died", "control._error"), 1),
+    # of a request: status and code come before what happened
+    **dict.fromkeys(("forward._failed", "forward._broken"), 2),
+    "control_client.Refused": 0,
 }
-# What these return is told as it is.
-TOLD = {"lacking", "how_it_ended", "_refused", "_limit_passed", "wrong_reason"}
+# What these return is told as it is; of a tuple the last.
+TOLD = {"lacking", "how_it_ended", "_refused", "_limit_passed", "wrong_reason", "policy._unproven", "boot._to_start"}
+TOLD |= {"restart_policy.come_back", "refit.busy"}
+
+
+Known = dict[str, list[ast.expr]]
+"""What each name of a scope is given."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,22 +47,24 @@ def messages() -> tuple[Message, ...]:
 
 def _of_file(path: Path) -> Iterator[Message]:
     tree = ast.parse(path.read_text())
+    constants = _assigned(tree.body)
     for scope in ast.walk(tree):
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
-            known = _assigned(scope)
-            for said, line in _said(scope, known, client=path.name == "forward.py"):
-                yield Message(said, f"{path.relative_to(ROOT)}:{line}")
+            known = constants | _assigned(ast.walk(scope)) if scope is not tree else constants
+            for said in _said(scope, path.stem):
+                yield from (Message(one, f"{path.relative_to(ROOT)}:{said.lineno}") for one in templates(said, known))
 
 
-def _said(scope: ast.AST, known: dict[str, list[ast.expr]], *, client: bool) -> Iterator[tuple[str, int]]:
-    told = getattr(scope, "name", "") in TOLD
+def _said(scope: ast.AST, module: str) -> Iterator[ast.expr]:
+    name = getattr(scope, "name", "")
+    told = not TOLD.isdisjoint((name, f"{module}.{name}"))
     for node in _nodes(scope):
-        if isinstance(node, ast.Call) and (said := _message(node, known, client=client)) is not None:
-            yield said, node.lineno
-        elif isinstance(node, ast.keyword) and node.arg == "dark":
-            yield template(node.value, known), node.value.lineno
+        if isinstance(node, ast.Call) and (said := _message(node, module)) is not None:
+            yield said
         elif told and isinstance(node, ast.Return) and node.value is not None:
-            yield template(node.value, known), node.lineno
+            yield node.value
+        if isinstance(node, ast.keyword) and node.arg == "dark":
+            yield node.value
 
 
 def _nodes(scope: ast.AST) -> Iterator[ast.AST]:
@@ -65,16 +75,16 @@ def _nodes(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _nodes(child)
 
 
-def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:
-    """What each name of this scope is given."""
-    known: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(scope):
+def _assigned(nodes: Iterable[ast.AST]) -> Known:
+    """What each name is given in them."""
+    known: Known = {}
+    for node in nodes:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             _note(known, node.targets[0], node.value)
     return known
 
 
-def _note(known: dict[str, list[ast.expr]], target: ast.expr, value: ast.expr) -> None:
+def _note(known: Known, target: ast.expr, value: ast.expr) -> None:
     if isinstance(target, ast.Name):
         known.setdefault(target.id, []).append(value)
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
@@ -82,27 +92,30 @@ def _note(known: dict[str, list[ast.expr]], target: ast.expr, value: ast.expr) -
             _note(known, name, part)
 
 
-def _message(call: ast.Call, known: dict[str, list[ast.expr]], *, client: bool) -> str | None:
+def _message(call: ast.Call, module: str) -> ast.expr | None:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    at = SPEAKERS.get(name)
-    if client and name in ("_failed", "_broken"):  # of a request: status and code come before what happened
-        at = 2
-    if at is None or len(call.args) <= at:
-        return None
-    return template(call.args[at], known)
+    at = SPEAKERS.get(f"{module}.{name}", SPEAKERS.get(name))
+    return None if at is None or len(call.args) <= at else call.args[at]
 
 
-def template(said: ast.expr, known: dict[str, list[ast.expr]]) -> str:
-    """The text, with `…` for all that is filled in."""
+def templates(said: ast.expr, known: Known) -> Iterator[str]:
+    """The text, with `…` for all that is filled in; each that it may be."""
     match said:
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (*templates(body, known), *templates(orelse, known))
+        case ast.Call(func=ast.Attribute(value=ast.JoinedStr() as text)):  # such as its end cut off
+            yield from templates(text, known)
+        case ast.Tuple(elts=[*_, last]):
+            yield from templates(last, known)
+        case ast.Name(id=name) if name in known:
+            for value in known[name]:
+                yield from templates(value, {})
+        case ast.BinOp(left=left, right=right):
+            yield from (re.sub("…+", "…", a + b) for a in templates(left, known) for b in templates(right, known))
         case ast.Constant(value=str(text)):
-            return text
+            yield text
         case ast.JoinedStr(values=parts):
             whole = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
-            return re.sub("…+", "…", whole)
-        case ast.Name(id=name) if name in known:
-            return template(known[name][0], {})
-        case ast.BinOp(left=left, right=right):
-            return re.sub("…+", "…", template(left, known) + template(right, known))
+            yield re.sub("…+", "…", whole)
         case _:
-            return "…"
+            yield "…"

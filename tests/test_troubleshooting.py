@@ -49,6 +49,10 @@ def test_each_row_says_what_it_means_and_what_to_do_and_stands_once() -> None:
     [
         "only … of the card are free, … are needed; held by …",
         "… listens at … already and would answer in its place; stop it",
+        "was stopped by hand",
+        "never ran on this card…",
+        "slotproxy is stopping; try again in a moment",
+        "the answer was no answer of slotproxy's (HTTP …)",
     ],
 )
 def test_the_messages_are_read_from_the_source(said: str) -> None:
