@@ -303,17 +303,29 @@ class ChildProcess:
         try:
             launch = Launch(self._records.begin_log(record.id))
         except OSError as error:
-            raise self._cannot_start(command, error) from error
+            raise self._not_now("its log", error) from error
         try:
             run = Run(proc.mark(launch.pid), datetime.now(UTC).isoformat())
             started = Record(record.recipe, record.id, run)
-            self._records.write(started)
+            self._write_down(started)
             launch.go(executable_of(command, env), command, env)
-        except (OSError, CannotStage) as error:
+        except (OSError, CannotStage, CannotStart) as error:
             launch.abandon()
             self._keep(record)
-            raise self._cannot_start(command, error) from error
+            raise error if isinstance(error, CannotStart) else self._cannot_start(command, error) from error
         self._tell(started)
+
+    def _write_down(self, started: Record) -> None:
+        try:
+            self._records.write(started)
+        except OSError as error:
+            raise self._not_now("its record", error) from error
+
+    def _not_now(self, which: str, error: OSError) -> CannotStart:
+        """A disk that is full, say, or a machine that begins no process: it isn't the command's fault, and may pass."""
+        name, folder, why = self.engine.name, self._records.folder, error.strerror or error
+        what = f"{name} can't be started: {which} in {folder} can't be begun: {why}"
+        return CannotStart(what, "make room or make it writable, and see the limits of this machine", passing=True)
 
     def _cannot_start(self, command: tuple[str, ...], error: Exception) -> CannotStart:
         return CannotStart(f"{self.engine.name} can't be started: {command[0]}: {error}", "correct its command")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -297,3 +298,23 @@ def test_a_daemon_on_a_state_folder_that_can_t_be_written_adopts_what_runs_and_r
             disk.mend()
             second.until(lambda: second.status()["warnings"] == [])
             assert second.end(SIGTERM) == 0
+
+
+# ------------------------------------------------------------------------------------------------- without a container
+
+
+def test_an_engine_without_a_container_that_dies_on_a_full_disk_serves_again_once_there_is_room(tmp_path: Path) -> None:
+    """It must be on record before it runs; until it can be, clients wait."""
+    config = quick_house(tmp_path)
+    with small_disk(tmp_path / "state") as disk, ended_engines(tmp_path), Serve(config, folder=tmp_path) as serve:
+        serve.event("slotproxy is up")
+        assert serve.slotctl("swap", "to-strata", "--trial").returncode == 0
+        disk.fill()
+        for pid in engines(tmp_path):
+            os.kill(pid, SIGKILL)
+        serve.until(lambda: "can't be begun: No space left" in str(serve.status()["dark"]))
+        dark = serve.status()["dark"]
+        assert dark["passing"]
+        assert "make room" in dark["reason"]
+        disk.mend()
+        serve.until(lambda: serve.status()["gate"]["state"] == "open")
