@@ -30,7 +30,7 @@ def event(said: Answer) -> str:
 def status(answer: Answer) -> list[str]:
     lines = [
         labelled("serving", _serving(answer)),
-        labelled("gate", _gate(answer.get("gate") or {})),
+        labelled("gate", _gate(answer.get("gate") or {}, answer.get("dark") or {})),
         *_hold(answer.get("hold")),
         *_swap(answer.get("swap")),
         *_dark(answer.get("dark")),
@@ -146,9 +146,10 @@ def _serving(answer: Answer) -> str:
     return f"{pair} ({answer.get('proof') or 'evidence unknown'}){since}"
 
 
-def _gate(gate: Answer) -> str:
+def _gate(gate: Answer, dark: Answer) -> str:
+    """Its reason is said here unless the line of the dark says it."""
     to = f" to {gate['engine']}" if gate.get("engine") else ""
-    why = f" ({gate['reason']})" if gate.get("reason") else ""
+    why = f" ({gate['reason']})" if gate.get("reason") and gate["reason"] != dark.get("reason") else ""
     counts = [f"{gate.get('in_flight') or 0} in flight", f"{gate.get('waiting') or 0} waiting"]
     if gate.get("settling"):
         counts.append(f"{gate['settling']} settling")

@@ -5,10 +5,19 @@ from __future__ import annotations
 import pytest
 
 from slotproxy import render_pairs, render_plan
-from slotproxy.render import table
+from slotproxy.render import status, table
 
 NOTHING = {"label": "ninfer:v2", "allowed": False, "refusals": [], "drift": [], "stage": False}
 RUN = {"image": "ninfer:local", "image_id": "sha256:1", "argv": ["ninfer-serve"]}
+
+
+def test_why_nothing_serves_is_said_once() -> None:
+    gate, dark = {"state": "refusing", "reason": "nothing runs"}, {"reason": "nothing runs", "passing": False}
+    assert status({"gate": gate, "dark": dark})[1:3] == [
+        "gate      refusing: 0 in flight, 0 waiting",
+        "dark      nothing runs; it needs a person",
+    ]
+    assert status({"gate": gate})[1] == "gate      refusing (nothing runs): 0 in flight, 0 waiting"
 
 
 def test_a_plan_says_of_a_container_only_what_was_seen() -> None:
