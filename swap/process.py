@@ -255,7 +255,7 @@ class ChildProcess:
             self._records.replace(old, new)
         except OSError as error:
             what = f"{self._records.folder} can't be written: {error.strerror}"
-            raise CannotStage(what, "make room, or make it writable") from error
+            raise CannotStage(what, "make room, or make it writable", passing=True) from error
         self._looked, self._seen = True, new
         return new
 

@@ -284,7 +284,7 @@ class TimedRuntime(FakeRuntime):
         """What there must be if it is cut off is on disk first, and stays there only if we die."""
         expect_alive()
         if self.docker.full and changes:
-            raise CannotStage("what is replaced can't be kept: no space left on device", "make room")
+            raise CannotStage("what is replaced can't be kept: no space left on device", "make room", passing=True)
         self._under_way = wanted, instead_of
         try:
             yield
