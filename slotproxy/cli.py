@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from slotproxy import config, render, render_drift, render_plan
 from slotproxy.cli_args import DETACHED, UNTOLD, parse_args
@@ -41,12 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(args)
     except BrokenPipeError:
-        _forget_stdout()
+        _forget(sys.stdout)
         return DETACHED
     except CannotTell as error:
-        _forget_stdout()
-        with contextlib.suppress(CannotTell):  # stderr may be on the same disk
+        _forget(sys.stdout)
+        try:
             complain(str(error), "what was ordered goes on; look with: slotctl status")
+        except CannotTell:  # it is on the same disk
+            _forget(sys.stderr)
         return UNTOLD
 
 
@@ -62,9 +63,9 @@ def _run(args: argparse.Namespace) -> int:
         return fail(args, DETACHED_WORDS.get(args.command, "detached; look with: slotctl status"), "", DETACHED)
 
 
-def _forget_stdout() -> None:
+def _forget(stream: TextIO) -> None:
     """The interpreter flushes it once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 async def _with_daemon(args: argparse.Namespace) -> int:

@@ -91,13 +91,14 @@ def test_the_anthropic_client_reads_its_stream_and_counts_tokens(strata: Simulat
 
 
 def test_one_request_at_a_time_and_a_queued_stream_gets_its_role_and_then_silence(strata: Simulator) -> None:
-    with RawStream(strata, chat(sim_tokens=100_000)) as running, RawStream(strata, chat("second")) as queued:
+    with RawStream(strata, chat(sim_tokens=100_000)) as running:
         running.read_until(b"reasoning_content")
-        queued.read_until(b'"role":"assistant"')
-        assert queued.silent(1.0)  # three times the interval of keep-alives
-        assert strata.get("/metrics")["queued"] == 1
-        running.leave()
-        assert b"[DONE]" in queued.rest()
+        with RawStream(strata, chat("second")) as queued:
+            queued.read_until(b'"role":"assistant"')
+            assert queued.silent(1.0)  # three times the interval of keep-alives
+            assert strata.get("/metrics")["queued"] == 1
+            running.leave()
+            assert b"[DONE]" in queued.rest()
 
 
 def test_keep_alives_come_while_the_engine_is_silent_in_a_prefill(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,11 +214,17 @@ def _long_stream(demo: Demo) -> httpx.Client:
     return client
 
 
-def test_ctrl_c_during_the_trials_leaves_nothing_not_even_the_temporary_folder(tmp_path: Path) -> None:
-    (tmp_path / "tmp").mkdir()
-    with Program(tmp_path, "demo", "--port", 0, TMPDIR=tmp_path / "tmp") as demo:
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A temporary folder in whose folders a socket's path still fits."""
+    with tempfile.TemporaryDirectory(prefix="sp") as folder:
+        yield Path(folder)
+
+
+def test_ctrl_c_during_the_trials_leaves_nothing_not_even_the_temporary_folder(tmp_path: Path, short: Path) -> None:
+    with Program(tmp_path, "demo", "--port", 0, TMPDIR=short) as demo:
         demo.until(lambda: "trial of ninfer:v2" in demo.out)
-        (folder,) = (tmp_path / "tmp").iterdir()
+        (folder,) = short.iterdir()
         with ended_engines(folder):
             demo.until(lambda: engines(folder))
             demo.signal(SIGINT)
@@ -225,7 +232,7 @@ def test_ctrl_c_during_the_trials_leaves_nothing_not_even_the_temporary_folder(t
             assert demo.end() == 0
             assert engines(folder) == []
         assert demo.err == ""
-    assert files(tmp_path / "tmp") == []
+    assert files(short) == []
 
 
 def test_sigterm_during_the_trials_leaves_what_the_next_demo_goes_on_with(house: Path) -> None:
