@@ -112,7 +112,7 @@ class CreationFile:
                 sync_folder(self._replaced.parent)
         except OSError as error:
             what = f"that a change of the container has ended can't be written to {self.begun}: {error.strerror}"
-            raise CannotStage(what, "make its folder writable", passing=True) from error
+            raise CannotStage(what, "make its folder writable") from error
 
     def hold(self) -> BinaryIO:
         """Whose turn it is: a file to hand on to compose, held until that has ended and we have closed it.
