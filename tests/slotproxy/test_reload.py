@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from engines.spec import Pair
+from engines.spec import Engine, Pair
 from slotproxy.config import ConfigError, Limits, Settings, SlotSettings
 from slotproxy.gate import Place, Refused
 from slotproxy.refusal import Refusal
 from swap import refit
 from swap.decisions import Kind
 from swap.moves import Aborted, Code, Rest
-from swap.ports import Fault
+from swap.ports import Fault, Runtime
 from swap.refit import engine_of
 from swap.state import phase
 from tests.simulated_time import in_simulated_time
@@ -119,6 +119,25 @@ async def test_in_the_middle_of_a_swap_it_is_refused_and_afterwards_it_is_not(of
         assert await reload(office, drain=1.0) == ["drain: 1 min 0 s → 1.0 s"]
         assert office.hands.times.drain == 1.0
         assert ticket.order.engine == "ninfer"
+
+
+@in_simulated_time
+async def test_a_swap_that_begins_while_a_reload_prepares_itself_refuses_it(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a new container takes to be made is long enough for that."""
+    async with office.serving("strata:current", verified=PROVEN):
+        place, loop = await office.request(), asyncio.get_running_loop()
+
+        def make(_: Engine) -> Runtime:
+            loop.call_soon_threadsafe(office.order, "ninfer:v2")
+            return office.ninfer
+
+        monkeypatch.setattr(office.shelf, "make", make)
+        no = await refused(office, engines=engines(office, "ninfer", container="ninfer-2"))
+        assert (no.mend, no.code) == ("reload when that has ended", 3)
+        place.leave()
+        await until(lambda: office.up == {"ninfer"})
 
 
 @in_simulated_time

@@ -64,6 +64,21 @@ async def test_before_anything_was_stopped_it_is_undone_and_who_waits_is_told(wh
 
 
 @in_simulated_time
+async def test_an_order_from_the_dark_that_is_being_checked_is_given_up_and_its_caller_told(world: World) -> None:
+    """Nobody serves, and nothing was asked of anybody."""
+    async with world.running(verified=()) as controller:
+        await until(lambda: controller.state.person)
+        world.ninfer.hang("declared")
+        ticket = world.order("ninfer:v2", trial=True)
+        await until(lambda: phase(controller.state) == "checking")
+        await leave(controller)
+        (ended,) = told(ticket)
+    assert ended.code == Code.DARK
+    assert "given up by the operator; slotproxy is stopping" in ended.text
+    assert world.up == set()
+
+
+@in_simulated_time
 async def test_a_staging_under_way_is_waited_for_and_the_swap_given_up_then(world: World) -> None:
     async with world.serving(verified=ALL) as controller:
         ticket = await _to(world, "staging", lambda world: world.ninfer.hang("stage"))
