@@ -16,9 +16,10 @@ from structlog.testing import capture_logs
 from slotproxy import config, daemon
 from slotproxy.claims import CannotServe, state_folder
 from swap import controller as controller_module
-from swap import hashing, statefolder
+from swap import hashing, statefolder, threads
 from swap.durable import replace_file
 from swap.moves import Code
+from swap.threads import NoThread
 from tests.slotproxy.office import Office
 from tests.slotproxy.programs import quick_house
 from tests.swap.box import FILES
@@ -125,4 +126,17 @@ async def test_a_daemon_whose_state_disk_hangs_at_start_says_so_and_ends(
     monkeypatch.setattr(daemon, "state_folder", hanging(state_folder, hangs))
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the test's own stay
     with pytest.raises(CannotServe, match=r"the disk of the state folder .* hasn't answered in 0\.3 s; look after it"):
+        await daemon.serve(settings)
+
+
+async def test_a_daemon_that_gets_no_thread_at_start_says_so_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise NoThread("this machine gives slotproxy no more threads", "raise the limit", passing=True)
+
+    settings = await asyncio.to_thread(lambda: config.load(quick_house(tmp_path)))
+    monkeypatch.setattr(threads, "daemon_thread", none)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the test's own stay
+    with pytest.raises(CannotServe, match="no more threads; raise the limit"):
         await daemon.serve(settings)

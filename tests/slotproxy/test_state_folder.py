@@ -89,11 +89,19 @@ def replaced(office: DiskOffice) -> Callable[[], None]:
     return mend
 
 
+def locked_anew(office: DiskOffice) -> Callable[[], None]:
+    """The lock isn't ours any more: another daemon may have the folder."""
+    lock = office.state / "daemon.lock"
+    lock.touch()
+    return lock.unlink
+
+
 Spoil = Callable[[DiskOffice], Callable[[], None]]
 SAID: dict[Spoil, str] = {
     full: "the state folder {state} can't be written: No space left on device; make room or make it writable",
     read_only: "the state folder {state} can't be written: Read-only file system; make room or make it writable",
     moved: "the state folder {state} is gone; put it back as it was, or restart slotproxy with a new one",
+    locked_anew: "{state}/daemon.lock isn't the one that slotproxy has locked; restart slotproxy",
     replaced: "another folder is at {state} than the state folder that slotproxy has locked; put it back as it was",
 }
 

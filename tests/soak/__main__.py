@@ -20,6 +20,7 @@ from tests.system.bed import DockerBed
 
 USUAL = "unix:///var/run/docker.sock"
 ROUNDS, EVENTS = 5, 10  # in each life of the daemon
+LONGER = 6  # times as long: every third life
 
 
 def main() -> int:
@@ -28,7 +29,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="what is drawn (default: any)")
     parser.add_argument("--docker", action="store_true", help="engines in containers ($SLOTPROXY_TEST_DOCKER)")
     args = parser.parse_args()
-    plan = Plan(args.seed, lives=10**6, rounds=ROUNDS, events=EVENTS, seconds=args.minutes * 60)
+    plan = Plan(args.seed, lives=10**6, rounds=ROUNDS, events=EVENTS, seconds=args.minutes * 60, longer=LONGER)
     print(f"seed {plan.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, _ground(Path(folder), docker=args.docker) as ground:
         return run(ground, plan)

@@ -21,13 +21,17 @@ SETTLE = 0.5  # seconds of nothing before it is measured
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much: lives of the daemon, rounds in each, things that happen in a round; `seconds`: no life begins later."""
+    """How much: lives of the daemon, rounds in each, things that happen in a round; `seconds`: no life begins later.
+
+    `longer`: how many times as long every third life is: what grows slowly is seen in a long one.
+    """
 
     seed: int
     lives: int
     rounds: int
     events: int
     seconds: float
+    longer: int = 1
 
 
 @dataclass
@@ -98,7 +102,8 @@ async def _live(ground: Ground, plan: Plan, faults: Faults, clients: Clients, re
             clients.resume()
             await _dies(faults, draw)
         report.lives += 1
-        report.sizes.append(await _one_life(ground, plan, faults, clients))
+        rounds = plan.rounds * (plan.longer if life % 3 == 1 else 1)
+        report.sizes.append(await _one_life(ground, rounds, plan.events, faults, clients))
         if grown := growth(report.sizes[-1], ground.pooled):
             report.wrong.append(grown)
     for ended in await faults.there_and_back():
@@ -115,14 +120,14 @@ async def _dies(faults: Faults, draw: Random) -> None:
     await faults.restart()
 
 
-async def _one_life(ground: Ground, plan: Plan, faults: Faults, clients: Clients) -> list[Size]:
+async def _one_life(ground: Ground, rounds: int, events: int, faults: Faults, clients: Clients) -> list[Size]:
     before = clients.requests
     clients.resume()
     await _until_warm(clients, before)
     sizes = [await _quiet_moment(ground, faults, clients, before)]
-    for _ in range(plan.rounds):
+    for _ in range(rounds):
         clients.resume()
-        for _ in range(plan.events):
+        for _ in range(events):
             await faults.happen()
         sizes.append(await _quiet_moment(ground, faults, clients, before))
     return sizes
