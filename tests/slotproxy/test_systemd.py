@@ -187,6 +187,9 @@ def test_a_port_of_systemds_that_the_configuration_does_not_name_is_refused() ->
         there = f"systemd listens at 127.0.0.1:{theirs.getsockname()[1]}, `listen:` says 127.0.0.1:1"
         with pytest.raises(CannotServe, match=there):
             handed_over("127.0.0.1", 1, environ, first=os.dup(theirs.fileno()))
+        port, two = theirs.getsockname()[1], {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"}
+        with pytest.raises(CannotServe, match=f"systemd listens at 127.0.0.1:{port} and elsewhere"):
+            handed_over("127.0.0.1", port, two, first=os.dup(theirs.fileno()))
 
 
 @pytest.mark.parametrize("environ", [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_FDS": "1"}])

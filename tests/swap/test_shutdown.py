@@ -7,6 +7,7 @@ import pytest
 from swap.ports import Foreign, Runtime, Unreachable
 from swap.shutdown import Stopped, stop_engines
 from tests.simulated_time import in_simulated_time
+from tests.swap.fakes import Behaviour
 from tests.swap.world import World, now
 
 
@@ -23,6 +24,15 @@ async def test_what_runs_is_stopped_and_what_does_not_is_left_alone(world: World
     assert (done.stopped, done.left) == (["strata"], {})
     assert world.up == set()
     assert "stop" not in world.ninfer.calls
+
+
+@in_simulated_time
+async def test_one_that_ignores_its_signal_is_killed_in_time_whatever_its_own_grace_is(world: World) -> None:
+    world.strata.behaviours[world.strata.recipes["current"].image] = Behaviour(deaf=True)
+    world.strata.run(world.strata.recipes["current"])
+    done = await stopped(world)
+    assert (done.stopped, done.left) == (["strata"], {})
+    assert now() == 9.0, "its own is longer, and a second is kept for the kill and a look"
 
 
 @pytest.mark.parametrize("call", ["look", "stop"])
