@@ -39,7 +39,9 @@ def _run(args: argparse.Namespace) -> int:
 def _serve(args: argparse.Namespace) -> int:
     import asyncio  # noqa: PLC0415
     import faulthandler  # noqa: PLC0415
+    import signal  # noqa: PLC0415
 
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it reloads, once we can; so early it would end us
     from slotproxy import config, daemon, logs  # noqa: PLC0415
 
     settings = config.load(config.config_path(args.config))
