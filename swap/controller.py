@@ -215,8 +215,8 @@ class Controller:
             await self._write_journal("serving")
             tasks.create_task(self.recorder.recognize(self.state.serving), name="recognize what serves")
             tasks.create_task(self._grow_steady(self.state.serving), name="has it served long enough")
-        elif self._owed and self.state.serving and self.state.doing is None:
-            await self._write_journal("serving")
+        elif self._owed and self.state.looked and self.state.doing is None:
+            await self._write_journal("serving" if self.state.serving else "refusing")
         await self._note_refused()
         for effect in effects:
             await self._act(effect, tasks)

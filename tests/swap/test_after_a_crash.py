@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 import pytest
 
 from swap.boot import ARRIVE
+from swap.controller import OWED_EVERY
 from swap.moves import Code
 from swap.ports import JournalEntry
 from tests.simulated_time import in_simulated_time
-from tests.swap.world import World, until
+from tests.swap.world import GONE, World, until
 
 
 def now() -> str:
@@ -85,3 +86,21 @@ async def test_what_was_refused_stays_refused_until_a_trial_or_adopt(world: Worl
     world.rebuild()
     async with world.running(verified=()):
         assert world.gate.state == "open ninfer"
+
+
+@in_simulated_time
+async def test_what_was_refused_stays_refused_though_the_journal_took_it_late(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.serving():
+        world.strata.stop_by_hand()
+        await until(lambda: world.gate.state.startswith("refusing"))
+        with monkeypatch.context() as full:
+            full.setattr(world.journal, "write", lambda _: (_ for _ in ()).throw(GONE))
+            world.ninfer.run(world.ninfer.recipes["v3"])
+            await until(lambda: "isn't verified" in world.gate.state)
+            await asyncio.sleep(1)
+        await asyncio.sleep(OWED_EVERY + 1)
+    world.rebuild()
+    async with world.running(verified=()):
+        assert "was refused before slotproxy was started again" in world.gate.state
