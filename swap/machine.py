@@ -66,8 +66,8 @@ def step(state: State, event: Event) -> Step:
         case Aborted():
             state, effects = orders.aborted(state)
         case Up(n):
-            ours, state = rules.is_current(state, n), news.up(state, event)
-            state, effects = reports.go_on(state) if ours else (state, ())
+            ours, before, state = rules.is_current(state, n), state, news.up(state, event)
+            state, effects = reports.go_on(state) if ours else (state, news.overtaken(before, state))
         case Died():
             state, effects = news.died(state, event)
         case NotByHand():

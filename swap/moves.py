@@ -261,7 +261,8 @@ class Glance:
 class Choose:
     """The goal has failed, so many times in a row: the same again, or another that is verified → Chosen, Failed.
 
-    `spent` were given up for it before. `passing`: time may mend it, so somebody always gets the card again.
+    `spent` were given up for it before; `later`: those of them whose failures time may mend. `passing`: so it may this
+    one's, and somebody always gets the card again.
     """
 
     n: int
@@ -270,6 +271,7 @@ class Choose:
     spent: frozenset[Unit]
     why: str
     passing: bool
+    later: frozenset[Unit] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

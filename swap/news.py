@@ -5,7 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swap import rules
-from swap.moves import Ascertain, Check, Died, Interrupt, NotByHand, Rest, Start, Steady, Stop, Unit, Up, Useless
+from swap.moves import (
+    Ascertain,
+    Check,
+    Choose,
+    Died,
+    Effect,
+    Interrupt,
+    NotByHand,
+    Rest,
+    Start,
+    Steady,
+    Stop,
+    Unit,
+    Up,
+    Useless,
+)
 from swap.state import State
 from swap.steps import Step, back_to_wanted, do, one_more
 
@@ -16,13 +31,20 @@ def up(state: State, event: Up) -> State:
     state = rules.learnt_up(state, event.unit)
     if ours:
         return replace(state, doing=None)
-    settled = state.doing is None or isinstance(state.doing, Rest | Ascertain)
+    settled = state.doing is None or isinstance(state.doing, Rest | Ascertain | Choose)
     if not settled or state.serving or state.order or not state.looked or state.unknown:
         return state  # the decision tree finds it in the way, or on the way
-    if event.fit and len(state.up) == 1:
+    if event.fit:  # whatever else is up isn't, and makes way
         return replace(state, goal=event.unit, doing=None)
+    if len(state.up) > 1:  # one of them is enough to refuse
+        return replace(state, spoiled=state.spoiled if state.goal else event.unit, doing=None)
     why = f"{event.unit.label} was started by hand and isn't verified"
     return replace(state, goal=None, wanted=state.goal or state.wanted, doing=None, dark=why)
+
+
+def overtaken(before: State, state: State) -> tuple[Effect, ...]:
+    """Who gets the card needn't be found out any more: somebody has started it."""
+    return (Interrupt(before.doing.n),) if isinstance(before.doing, Choose) and state.doing is None else ()
 
 
 def died(state: State, event: Died) -> Step:
@@ -68,7 +90,7 @@ def steady(state: State, event: Steady) -> State:
     """What failed before it served so long counts no more."""
     if state.serving != event.unit:
         return state
-    return replace(state, failures=0, spent=frozenset(), doubted=None)
+    return replace(state, failures=0, spent=frozenset(), later=frozenset(), doubted=None)
 
 
 def down(state: State, unit: Unit) -> State:

@@ -145,7 +145,7 @@ def _ready(state: State, unit: Unit) -> Step:
     ordered = state.target == unit and not state.failure
     state = replace(state, serving=unit, last=unit, goal=unit, wanted=None, doubted=None)
     if ordered:
-        state = replace(state, failures=0, spent=frozenset())
+        state = replace(state, failures=0, spent=frozenset(), later=frozenset())
     return state, (Record(unit, True, state.order if ordered else None),)
 
 
@@ -192,13 +192,15 @@ def _failed(state: State, why: str, passing: bool, tried: Unit | None = None) ->
 
 
 def _chosen(state: State, choice: Choose, unit: Unit | None, why: str) -> Step:
-    """The same again after a while, another at once, or none: then a person must see to it."""
+    """The same again after a while, another at once, one given up before after a while, or none: then a person must."""
     state = replace(state, doubted=None)
     if unit is None:
         return replace(state, goal=None, wanted=None, dark=why or state.dark), ()
     if unit != choice.failed:
-        return replace(state, goal=unit, spent=state.spent | {choice.failed}, failures=0, dark=why or state.dark), ()
-    state = replace(state, goal=unit, spent=frozenset())
+        spent, later = state.spent | {choice.failed}, state.later | ({choice.failed} if choice.passing else set())
+        state = replace(state, goal=unit, spent=spent, later=later, failures=0, dark=why or state.dark)
+        return rest(state) if unit in choice.spent and state.order is None else (state, ())
+    state = replace(state, goal=unit, spent=frozenset(), later=frozenset())
     if state.order is not None:
         return state, ()
     return rest(replace(state, attempt=max(state.attempt, min(state.failures - 2, MAX_ATTEMPT))))

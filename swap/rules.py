@@ -64,7 +64,12 @@ def overdue(state: State, effect: Start | Stop) -> State:
 
 
 def in_the_way(state: State, goal: Unit | None) -> frozenset[Unit]:
-    """What must be down before the goal may start: all that is up beside it, and whatever never got ready."""
+    """What must be down before the goal may start: all that is up beside it, and whatever never got ready.
+
+    Where there is no goal, one at most stays up, and gets no requests.
+    """
+    if goal is None and len(state.up) > 1:
+        return state.up - {state.last if state.last in state.up else min(state.up - {state.spoiled})}
     return frozenset(unit for unit in state.up if unit == state.spoiled or goal not in (None, unit))
 
 

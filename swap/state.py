@@ -53,6 +53,7 @@ class State:
     attempt: int = 0
     failures: int = 0  # in a row, of what had the card without an order; serving long enough ends the row
     spent: frozenset[Unit] = frozenset()  # these have failed in this row, and were given up for another
+    later: frozenset[Unit] = frozenset()  # those of them whose failures time may mend
     doubted: Unit | None = None  # it served, and has failed more than once: it is asked whether it gets the card again
     given_up: bool = False
     failure: str = ""  # why the order failed, while the old engine is put back

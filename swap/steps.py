@@ -33,7 +33,7 @@ def choose(state: State, passing: bool) -> Step:
     """Ask who gets the card after the goal has failed. `passing`: time may mend it."""
     assert state.goal is not None
     n = state.number + 1
-    return do(state, Choose(n, state.goal, state.failures, state.spent, state.dark, passing))
+    return do(state, Choose(n, state.goal, state.failures, state.spent, state.dark, passing, state.later))
 
 
 def end(state: State, code: Code, why: str) -> Step:

@@ -9,7 +9,7 @@ import pytest
 
 from swap.controller import STEADY
 from swap.moves import Code
-from swap.ports import CannotStart, CardUnknown
+from swap.ports import CannotStart, CardUnknown, Outcome
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour
 from tests.swap.world import GONE, World, until
@@ -112,6 +112,40 @@ async def test_what_time_cant_mend_leaves_the_card_to_another_at_once(world: Wor
     world.strata.fail("start", CannotStart("no such device", "install the toolkit"))
     async with world.running():
         assert world.gate.state == "open ninfer"
+
+
+@in_simulated_time
+async def test_who_was_given_up_for_what_time_may_mend_is_tried_again_where_the_other_cant_start(world: World) -> None:
+    async with world.serving():
+        world.strata.fail("start", CannotStart("no such device", "install the toolkit"), times=99)
+        world.ninfer.behaviours["ninfer:local"] = Behaviour(exits=1)
+        world.strata.exit(1)
+        await asyncio.sleep(1500)
+        assert world.gate.state.startswith("closed")  # clients wait
+        assert len(starts(world)) < 30
+        del world.ninfer.behaviours["ninfer:local"]
+        await until(lambda: world.gate.state == "open ninfer")
+
+
+@in_simulated_time
+async def test_where_time_mends_neither_a_person_must(world: World) -> None:
+    async with world.serving():
+        for runtime in (world.strata, world.ninfer):
+            runtime.fail("start", CannotStart("no such device", "install the toolkit"))
+        world.strata.exit(1)
+        await until(lambda: world.gate.state.startswith("refusing"))
+        assert starts(world) == ["strata", "ninfer"]
+
+
+@in_simulated_time
+async def test_who_is_revoked_meanwhile_isnt_started_again(world: World) -> None:
+    async with world.serving(verified=("strata:current",)):
+        world.strata.behaviours["strata:1"] = Behaviour(exits=1)
+        world.strata.exit(1)
+        await asyncio.sleep(30)
+        await world.record("strata:current", Outcome.REVOKED, reason="it answers nonsense")
+        await until(lambda: world.gate.state.startswith("refusing"))
+        assert "no other pair is verified" in world.gate.state
 
 
 @in_simulated_time

@@ -247,3 +247,17 @@ def test_the_old_pair_of_the_same_engine_is_put_back_only_after_the_new_one_has_
     talk.tell(Up(talk.n, V2)).done()
     assert talk.answers == [(1, Code.RESTORED)]
     assert [(record.unit, record.served) for record in talk.recorded] == [(V2, True), (V3, False), (V2, True)]
+
+
+def test_who_was_given_up_before_is_tried_again_only_after_a_while() -> None:
+    talk = serving().tell(Died(STRATA, "exited")).done().fail()
+    talk.tell(Chosen(talk.n, V2))
+    assert not talk.doing(Rest)
+    while not talk.doing(Start):
+        talk.done()
+    talk.fail(passing=True)
+    assert isinstance(talk.state.doing, Choose)
+    assert talk.state.doing.spent == frozenset((STRATA,))
+    assert talk.state.doing.later == frozenset()
+    talk.tell(Chosen(talk.n, STRATA))
+    assert talk.doing(Rest)

@@ -13,7 +13,7 @@ from swap.moves import Start, Stop, Unit, Up
 from swap.state import State
 from tests.swap.walk import ONE_ENGINE, TWO_ENGINES, Violation, walk
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 STOP_ORDERED = rules.stop_ordered  # as they are, for the versions below that lack something
 UP = news.up

@@ -15,8 +15,8 @@ from engines.ninfer.sample import write_artifact
 from engines.spec import Engine
 from swap.decisions import Kind
 from swap.hands import MEANT
-from swap.moves import Code
-from swap.ports import CardUnknown, Foreign, Sight, Status, Subject, Unreachable
+from swap.moves import Choose, Code
+from swap.ports import CannotStart, CardUnknown, Foreign, Sight, Status, Subject, Unreachable
 from swap.state import phase
 from swap.watch import LOOK_EVERY, PAUSE, TOLD_WITHIN
 from tests.simulated_time import in_simulated_time
@@ -270,6 +270,46 @@ async def test_an_unverified_engine_that_comes_up_alone_in_the_dark_is_refused_a
         assert (await world.swap("strata")).code == Code.SERVES  # it is remembered as being in the way
         assert world.up == {"strata"}
     assert world.happened.index("ninfer stop [stop]") < world.happened.index("strata start [start]")
+
+
+@in_simulated_time
+async def test_a_verified_engine_that_comes_up_beside_a_refused_one_is_adopted_and_the_other_stopped(
+    world: World,
+) -> None:
+    world.card.total *= 2
+    async with world.serving():
+        await _dark(world)
+        world.ninfer.run(world.ninfer.recipes["v3"])
+        await until(lambda: "isn't verified" in world.gate.state)
+        world.strata.start_by_hand()
+        await until(lambda: world.gate.state == "open strata")
+        assert world.up == {"strata"}
+
+
+@in_simulated_time
+async def test_of_two_unverified_engines_that_come_up_in_the_dark_the_second_is_stopped(world: World) -> None:
+    world.card.total *= 2
+    async with world.serving("ninfer:v2", verified=("ninfer:v2",)):
+        world.ninfer.stop_by_hand()
+        await until(lambda: "stopped by hand" in world.gate.state)
+        world.strata.start_by_hand()
+        await until(lambda: "isn't verified" in world.gate.state)
+        world.ninfer.run(world.ninfer.recipes["v3"])
+        await until(lambda: world.up == {"strata"})
+        assert world.gate.state == "refusing: strata:current was started by hand and isn't verified"
+
+
+@in_simulated_time
+async def test_a_verified_engine_that_is_started_while_it_is_seen_who_gets_the_card_is_adopted(world: World) -> None:
+    async with world.serving() as controller:
+        world.strata.fail("start", CannotStart("no such device", "install the toolkit"))
+        world.ninfer.fail("start", CannotStart("no such device", "install the toolkit"))
+        world.when("ninfer start [start]", lambda: world.strata.hang("declared"))
+        world.strata.exit(1)
+        await until(lambda: isinstance(one := controller.state.doing, Choose) and one.failed.engine == "ninfer")
+        world.ninfer.start_by_hand()
+        await until(lambda: world.gate.state == "open ninfer")
+        assert world.up == {"ninfer"}
 
 
 @in_simulated_time

@@ -93,7 +93,8 @@ class World:
     def gone(self, unit: Unit) -> World:
         """A stop is seen to, and with it the one that a dead daemon had asked for."""
         calls = self.calls - {Call(DEAD, "stop", unit)}
-        return replace(self, running=self.running - {unit}, news=self._without_news_of(unit), calls=calls)
+        running = frozenset(other for other in self.running if other.engine != unit.engine)
+        return replace(self, running=running, news=self._without_news_of(unit), calls=calls)
 
     def killed(self) -> World:
         """The daemon: what it has asked for goes on, and who comes next looks, and was told nothing."""
@@ -182,6 +183,9 @@ def _moves(state: State, world: World) -> Iterator[tuple[str, State, Event, Worl
         yield name, state, event, after
         if isinstance(event, Died | Useless) and event.unit == state.serving:
             yield f"{name} again", replace(state, failures=1), event, after
+        if isinstance(event, Chosen) and isinstance(state.doing, Choose):
+            before = replace(state.doing, spent=frozenset(world.cast))
+            yield f"{name} that was given up before", replace(state, doing=before), event, after
 
 
 def moves(state: State, world: World) -> Iterator[tuple[str, Event, World]]:
@@ -385,6 +389,8 @@ def _check_change(before: State, event: Event, after: State) -> None:
         stopped = isinstance(after.doing, Stop) and after.doing.unit == before.serving
         failed = isinstance(event, Died | Useless) and event.unit == before.serving
         _require(stopped or failed, "it doesn't serve any more though it neither failed nor is being stopped")
+    if isinstance(event, Up) and event.fit and isinstance(before.doing, Choose) and not before.order:
+        _require(after.goal == event.unit or bool(before.unknown), "what is verified and up wasn't adopted")
     if after.last != before.last:
         _require(after.last in (before.serving, after.serving), "what would be restored never served")
     if isinstance(event, Failed) and event.passing and before.order is None and before.goal:
@@ -464,6 +470,7 @@ def _check_state(state: State, world: World) -> None:
     if state.serving is not None:
         _require(state.serving in state.up, "what isn't up serves")
     _require(not state.person or state.spoiled not in state.up, "what never got ready is left on the card")
+    _require(not state.person or len(state.up) <= 1, "two are up, and nobody makes one end")
     if state.doing is None:
         idle = state.goal is None and state.order is None
         _require(idle, "nothing is being done although there is something to do")
@@ -490,12 +497,12 @@ def _restarted(world: World, kind: str = "", unit: Unit = A) -> Node:
 
 
 def _canonical(state: State, world: World) -> Node:
-    """Fold what doesn't matter: texts, the length of the back-off, absolute numbers."""
-    number, doing = len(world.calls), state.doing
+    """Fold what doesn't matter: texts, the length of the back-off, absolute numbers (0 is nobody's: it tells news)."""
+    number, doing = len(world.calls) + 1, state.doing
     if isinstance(doing, Rest):
         doing = Rest(number, 0)
     elif isinstance(doing, Choose):
-        doing = replace(doing, n=number, failures=1, spent=frozenset(), why="")
+        doing = replace(doing, n=number, failures=1, spent=frozenset(), later=frozenset(), why="")
     elif doing is not None and doing.n != number:
         doing = replace(doing, n=number)
     folded = replace(
@@ -505,13 +512,14 @@ def _canonical(state: State, world: World) -> Node:
         attempt=0,
         failures=0,
         spent=frozenset(),
+        later=frozenset(),
         failure="x" if state.failure else "",
         dark="",
     )
     if not world.calls:
         return folded, world
     calls = sorted(world.calls)
-    kept = (call if call.n == DEAD else replace(call, n=i) for i, call in enumerate(calls))
+    kept = (call if call.n == DEAD else replace(call, n=i) for i, call in enumerate(calls, 1))
     return folded, replace(world, calls=frozenset(kept))
 
 
