@@ -22,7 +22,8 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     4: "it failed or was given up; the engine that was serving serves again",
     5: "dark: nothing serves; the message says why and what to do",
     6: "the daemon can't be reached, or was lost in the middle",
-    DETACHED: "Ctrl-C: slotctl stopped watching; what was ordered goes on, slotctl status shows it",
+    DETACHED: "Ctrl-C, or nobody reads its output any more: slotctl stopped watching; what was ordered goes on, "
+    "slotctl status shows it",
 }
 
 
