@@ -365,6 +365,8 @@ class _Play:
             self._see("clients lost their connection")
         if counts[Got.LEFT] and "clients" not in self.mishap.name:
             self._see("clients were thrown out")
+        if counts[Got.CUT] and "SIGTERM" not in self.mishap.name:
+            self._see("clients were cut, and nobody asked for that")
         if counts[Got.REFUSED] and result != DARK and "SIGTERM" not in self.mishap.name:
             self._see("clients were refused, and no person was needed")
         if counts[Got.BUSY]:

@@ -18,6 +18,7 @@ from tests.soak.story import Blow, Story
 
 PATIENCE = 150.0  # seconds for one answer, waiting included; longer is lost
 ECHO = 1.0  # seconds after an engine's death in which a request may still run into it
+NOTICED = 40.0  # seconds until one that lives and is of no use must be known for that, also where nobody asks it
 AGAIN = 0.2  # seconds until a client that was turned away asks again
 LOSSES = 20  # that are kept, of however many
 
@@ -57,6 +58,8 @@ def outcome(seen: Seen, story: Story) -> tuple[str, bool]:
 
     if "slotproxy itself failed" in seen.error:
         return "our fault", False
+    if seen.engine and seen.status >= 500:  # its own answer, which is handed on; who comes after it waits
+        return "the engine's own", felt(Blow.KILLED, echo=ECHO) or felt(Blow.USELESS, echo=NOTICED)
     if seen.status in (429, 503):
         return "refused", bool(seen.retry_after and seen.error) and felt(Blow.STOPPED, Blow.DARK, Blow.CUT)
     if not seen.status or not (seen.error or seen.status != 200):  # no word of why

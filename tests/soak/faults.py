@@ -188,6 +188,7 @@ class Faults:
         """An engine that lives and is of no use: Strata's server without its engine process."""
         with self._story.during(Blow.KILLED):
             if await asyncio.to_thread(self._ground.maim, "strata"):
+                self._story.now(Blow.USELESS)
                 self._story.tell("strata's engine process is killed")
 
     async def _kill_the_target(self) -> None:

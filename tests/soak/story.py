@@ -17,6 +17,7 @@ class Blow(Enum):
     """What we have done to the house that somebody may feel."""
 
     KILLED = "an engine was killed"
+    USELESS = "an engine was left alive, and of no use"
     CUT = "requests were cut"
     DOWN = "the daemon was down"
     STOPPED = "the daemon was told to stop"

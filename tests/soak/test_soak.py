@@ -70,6 +70,8 @@ REFUSED = {"status": 503, "error": "the proxy is stopping", "retry_after": True}
         (REFUSED, Blow.KILLED, "refused", False),
         ({**REFUSED, "retry_after": False}, Blow.STOPPED, "refused", False),
         ({"status": 502, "error": "strata can't be reached"}, None, "told of an end", False),
+        ({"status": 503, "error": "it is dead", "engine": "strata"}, Blow.USELESS, "the engine's own", True),
+        ({"status": 503, "error": "it is dead", "engine": "strata"}, Blow.DARK, "the engine's own", False),
         ({"status": 500, "error": "slotproxy itself failed; see its log"}, Blow.KILLED, "our fault", False),
     ],
 )

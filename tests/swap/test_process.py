@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -180,6 +181,16 @@ async def test_an_engine_runs_on_and_is_seen_and_stopped_though_the_state_folder
     with pytest.raises(CannotStart, match="No such file or directory"):  # a crash would lose what isn't on record
         await runtime.start(running.id)
     assert not state.exists()
+
+
+async def test_nothing_is_put_on_record_in_a_state_folder_that_isnt_ours_any_more(tmp_path: Path) -> None:
+    def another() -> None:
+        raise OSError(errno.ESTALE, "another folder is there")
+
+    runtime = ChildProcess(an_engine(*SLEEP), tmp_path, another)
+    with pytest.raises(CannotStage, match="another folder is there"):
+        await runtime.stage(runtime.engine.deployed_pair)
+    assert not (tmp_path / "processes").exists()
 
 
 async def test_the_pairs_command_and_variables_win_over_the_engines(tmp_path: Path) -> None:
