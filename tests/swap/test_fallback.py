@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from swap.controller import STEADY
-from swap.moves import Code
+from swap.fallback import Fallback
+from swap.moves import Choose, Code
 from swap.ports import CannotStart, CardUnknown, Outcome
 from tests.simulated_time import in_simulated_time
 from tests.swap.fakes import Behaviour
@@ -149,13 +150,60 @@ async def test_who_is_revoked_meanwhile_isnt_started_again(world: World) -> None
 
 
 @in_simulated_time
-async def test_what_runs_unproven_and_dies_before_it_serves_isnt_started_by_us(world: World) -> None:
+@pytest.mark.parametrize("beside", ["strata:current", ""])
+async def test_what_runs_unproven_and_dies_before_it_serves_isnt_started_by_us(world: World, beside: str) -> None:
     world.ninfer.run(world.ninfer.recipes["v3"])
     world.readiness.never.add("ninfer:v3")
-    world.when("ninfer log_tail", lambda: None)
-    async with world.running(verified=("strata:current",)):
-        pass
-    assert "ninfer start" not in " ".join(world.story)
+    asyncio.get_running_loop().call_later(5.0, world.ninfer.exit, 1)
+    async with world.running(verified=(beside,) if beside else ()):
+        if beside:
+            assert world.gate.state == "open strata"
+        else:
+            assert world.gate.state.startswith("refusing")
+            assert "ninfer:v3 isn't verified, and is started by nobody but you" in world.gate.state
+        await asyncio.sleep(60)
+    assert "start" not in world.ninfer.calls
+
+
+@in_simulated_time
+async def test_pauses_grow_also_where_it_serves_for_a_moment_each_time(world: World) -> None:
+    async with world.serving(verified=("strata:current",)):
+        clock = asyncio.get_running_loop().time
+        pauses: list[float] = []
+        for _ in range(4):
+            began = clock()
+            await exits(world, "strata")
+            await until(lambda: world.gate.state == "open strata")
+            pauses.append(clock() - began)
+        assert pauses == pytest.approx([0, 5, 10, 20], abs=2)
+
+
+@in_simulated_time
+async def test_only_a_run_that_itself_serves_long_enough_ends_the_row(world: World) -> None:
+    async with world.serving(verified=("strata:current",)):
+        await asyncio.sleep(STEADY * 0.7)
+        await exits(world, "strata")
+        await until(lambda: world.gate.state == "open strata")
+        await asyncio.sleep(STEADY * 0.6)  # longer than the rest of what the first run would have needed
+        began = asyncio.get_running_loop().time()
+        await exits(world, "strata")
+        await until(lambda: world.gate.state == "open strata")
+        assert asyncio.get_running_loop().time() - began >= 5
+
+
+@in_simulated_time
+async def test_an_order_ends_a_choice_that_takes_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reads_for_long(*_: object) -> None:
+        await asyncio.sleep(600)
+
+    async with world.serving() as controller:
+        await exits(world, "strata")
+        await until(lambda: world.gate.state == "open strata")
+        monkeypatch.setattr(Fallback, "choose", reads_for_long)
+        await exits(world, "strata")
+        await until(lambda: isinstance(controller.state.doing, Choose))
+        async with asyncio.timeout(60):
+            assert (await world.swap("ninfer")).code == Code.SERVES
 
 
 @in_simulated_time
