@@ -10,6 +10,7 @@ identity with other metadata, in a tenth of a second.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import io
@@ -19,7 +20,9 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,14 @@ _SCRIPT = "#!{python}\nimport runpy\nrunpy.run_module({module!r}, run_name='__ma
 Files = dict[str, Path | bytes]  # path in the image -> a file of this machine, or its content
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """The tests' other process makes the same images: a second one would take the name away from the first."""
+    with Path(tempfile.gettempdir(), f"{REPOSITORY}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class Images:
     """The images, each built when it is first asked for. `client` is a `docker.APIClient`; what it makes stays."""
 
@@ -55,10 +66,11 @@ class Images:
     def python(self) -> str:
         files = _python_files()
         tag = f"{REPOSITORY}:python-{_fingerprint(files)}"
-        if not self._there(tag):
-            changes = [f"ENV PATH={PYTHON.parent}:/usr/local/bin:/usr/bin:/bin", "ENV PYTHONUNBUFFERED=1"]
-            name, _, version = tag.partition(":")
-            self._client.import_image_from_data(_tar(files), repository=name, tag=version, changes=changes)
+        with _alone():
+            if not self._there(tag):
+                changes = [f"ENV PATH={PYTHON.parent}:/usr/local/bin:/usr/bin:/bin", "ENV PYTHONUNBUFFERED=1"]
+                name, _, version = tag.partition(":")
+                self._client.import_image_from_data(_tar(files), repository=name, tag=version, changes=changes)
         return tag
 
     @cached_property
@@ -105,8 +117,9 @@ class Images:
     def layer(self, kind: str, base: str, files: Files, lines: Sequence[str] = ("ENV PYTHONPATH=/opt",)) -> str:
         """`base` with these files on top; `lines`: of its Dockerfile, run after they are there."""
         tag = f"{REPOSITORY}:{kind}-{_fingerprint(files, base + repr(lines))}"
-        if not self._there(tag):
-            self._build(tag, base, files, lines)
+        with _alone():
+            if not self._there(tag):
+                self._build(tag, base, files, lines)
         return tag
 
     def _build(self, tag: str, base: str, files: Files, lines: Sequence[str]) -> None:

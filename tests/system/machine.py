@@ -16,6 +16,7 @@ from tests.system.images import ROOT
 from tests.system.machine_image import BOOT, HOME, machine_image
 
 LIMIT = 90.0  # seconds for what takes one or two: the machine may be busy
+TRIES = 5  # of a question whose answer got lost
 HOUSE = "/srv/house"
 CONFIG = "/etc/slotproxy/slotproxy.yml"
 FURNISH = """
@@ -119,8 +120,11 @@ class Machine:
         self.ok("systemctl", "daemon-reload")
 
     def unit(self) -> dict[str, str]:
-        """What systemd knows of it."""
-        lines = self.ok("systemctl", "show", "slotproxy").splitlines()
+        """What systemd knows of it. Docker can lose what a command has said; then it is asked again."""
+        for _ in range(TRIES):
+            lines = self.ok("systemctl", "show", "slotproxy").splitlines()
+            if lines:
+                break
         return dict(line.partition("=")[::2] for line in lines)
 
     @property
