@@ -15,6 +15,8 @@ import hypothesis
 import pytest
 from blockbuster import BlockBuster, BlockingError
 from pytest_asyncio import is_async_test
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # How long an example takes says how busy the machine is, nothing of the code.
 hypothesis.settings.register_profile(
@@ -22,6 +24,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("slotproxy")
 
+WITH_DOCKER = ("tests/system/", "tests/faults/test_docker", "tests/soak/")
 OURS = ["slotproxy", "swap", "engines"]
 _blockbuster = BlockBuster(OURS)  # a blocking call counts if it comes from our own code
 
@@ -68,6 +71,19 @@ async def no_tasks_left() -> AsyncIterator[None]:
     if left:
         _, left = await asyncio.wait(left, timeout=1.0)
     assert not left, f"the test left tasks behind: {', '.join(repr(task) for task in left)}"
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc]  # it is untyped
+    """Two processes run the tests: a file stays in one of them, and so does all that a Docker daemon is asked."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "docker" if file.startswith(WITH_DOCKER) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
