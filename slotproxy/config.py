@@ -11,19 +11,19 @@ Where a key isn't set: an engine's facts come from its profile; everything else 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from engines.spec import Engine, MiB
-from slotproxy.config_engines import check_name, engines_of
-from slotproxy.config_file import host_path, read, secret
-from slotproxy.config_keys import CardKeys, Keys, LimitsKeys, SlotKeys, schema
+from slotproxy.config_engines import engines_of
+from slotproxy.config_file import host_path, read
+from slotproxy.config_keys import CardKeys, LimitsKeys, schema
 from slotproxy.config_notify import NotifySettings, notify_of
+from slotproxy.config_slots import SlotSettings, is_loopback, slots_of
 from slotproxy.config_yaml import ConfigError, Place, parse
 from slotproxy.units import format_size, show
 
@@ -45,7 +45,6 @@ DEFAULT_PATH: Final = Path("/etc/slotproxy/slotproxy.yml")
 DEFAULT_LISTEN: Final = "127.0.0.1:8080"
 DEFAULT_CONTROL: Final = Path("/run/slotproxy/control.sock")
 DEFAULT_STATE: Final = Path("/var/lib/slotproxy")
-ANONYMOUS: Final = "anonymous"
 EVERY_NAME: Final = "*"
 LONGEST_SOCKET_PATH: Final = 107  # bytes; the kernel's sockaddr_un has no room for more
 
@@ -60,19 +59,6 @@ class CardSettings:
     headroom: int = 256 * MiB
     baseline: int = 0
     on_change: str = "warn"  # or "refuse": what another GPU or driver than in the evidence means
-
-
-@dataclass(frozen=True, slots=True)
-class SlotSettings:
-    """A client's place at the proxy. `key` is None for `anonymous`. Times in seconds."""
-
-    name: str
-    key: str | None = None
-    priority: int = 0
-    max_in_flight: int | None = None
-    max_waiting: int = 256
-    max_hold: float = 600.0
-    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +115,11 @@ def load(path: Path) -> Settings:
         engines=engines,
         default=_default(keys.default, engines, at / "default"),
         models=_models(keys.models, engines, at / "models"),
-        slots=_slots(keys.slots, host, at / "slots"),
+        slots=slots_of(keys.slots, host, at / "slots"),
         limits=_limits(keys.limits or LimitsKeys(), at / "limits"),
         docker=_docker(keys.docker, at / "docker"),
         notify=notify_of(keys.notify, at / "notify"),
-        **_set(keys, "drain", "freeing", "stop_limit", "on_stop"),
+        **keys.written("drain", "freeing", "stop_limit", "on_stop"),
     )
     _check_addresses(settings, at)
     for problem in check_fits(settings, settings.card.simulated, 0) if settings.card.simulated else ():
@@ -165,12 +151,6 @@ def control_of(path: Path) -> Path:
     return DEFAULT_CONTROL if written is None else _socket(host_path(written, at / "control"), at / "control")
 
 
-def _set(keys: Keys, *names: str) -> dict[str, Any]:
-    """Those of the keys that are set: the others keep the default of the type that they go to."""
-    values = {name: getattr(keys, name) for name in names or keys.__struct_fields__}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _listen(written: str, at: Place) -> tuple[str, int]:
     host, _, port = written.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -199,7 +179,7 @@ def _card(keys: CardKeys, state: Path, at: Place) -> CardSettings:
             f"{show(keys.gpu)} is no GPU; write its index, or its UUID as `nvidia-smi -L` shows it"
         )
     folder = keys.folder or (state / "card" if keys.simulated is not None else None)
-    return CardSettings(gpu=gpu, folder=folder, **_set(keys, "simulated", "headroom", "baseline", "on_change"))
+    return CardSettings(gpu=gpu, folder=folder, **keys.written("simulated", "headroom", "baseline", "on_change"))
 
 
 def _default(written: str | None, engines: Mapping[str, Engine], at: Place) -> str | None:
@@ -234,42 +214,8 @@ def _model(name: str, sent: dict[str, str] | bool, engines: Mapping[str, Engine]
     return sent
 
 
-def _slots(written: Mapping[str, SlotKeys] | None, host: str, at: Place) -> dict[str, SlotSettings]:
-    slots = {name: _slot(name, keys, at / name) for name, keys in (written or {ANONYMOUS: SlotKeys()}).items()}
-    remote = written and ANONYMOUS in written and written[ANONYMOUS].allow_remote
-    if ANONYMOUS in slots and not _loopback(host) and not remote:
-        raise (at / ANONYMOUS).wrong(
-            f"listen is {host}, so everyone on the network could use the card without a key; give each client a slot"
-            " with a key_file, or write anonymous: {allow_remote: true}"
-        )
-    owners: dict[str, str] = {}
-    for slot in slots.values():
-        if slot.key and owners.setdefault(slot.key, slot.name) != slot.name:
-            raise (at / slot.name / "key_file").wrong(f"holds the same key as {owners[slot.key]}'s; make another")
-    return slots
-
-
-def _slot(name: str, keys: SlotKeys, at: Place) -> SlotSettings:
-    check_name(name, at)
-    if name == ANONYMOUS and keys.key_file:
-        raise (at / "key_file").wrong("anonymous is the slot of those without a key; give the slot another name")
-    if name != ANONYMOUS and keys.allow_remote is not None:
-        raise (at / "allow_remote").wrong("belongs to anonymous; a slot with a key may be used from anywhere")
-    if name != ANONYMOUS and not keys.key_file:
-        raise (at / "key_file").wrong("is missing: the file that holds the client's key")
-    key = secret(keys.key_file, at / "key_file") if keys.key_file else None
-    return SlotSettings(name, key, **_set(keys, "priority", "max_in_flight", "max_waiting", "max_hold", "defaults"))
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _limits(keys: LimitsKeys, at: Place) -> Limits:
-    limits = Limits(**_set(keys))
+    limits = Limits(**keys.written())
     if limits.max_body > limits.max_waiting_bytes:
         raise (at / "max_waiting_bytes").wrong(
             f"{format_size(limits.max_waiting_bytes)} can't hold one body of max_body, {format_size(limits.max_body)};"
@@ -287,7 +233,7 @@ def _docker(written: str | None, at: Place) -> str | None:
 def _check_addresses(settings: Settings, at: Place) -> None:
     for engine in settings.engines.values():
         host, _, port = engine.url.removeprefix("http://").rpartition(":")
-        if int(port) == settings.port and (_loopback(host.strip("[]")) or host == settings.host):
+        if int(port) == settings.port and (is_loopback(host.strip("[]")) or host == settings.host):
             raise (at / "engines" / engine.name / "url").wrong(
                 f"{engine.url} is where the proxy itself listens; give one of them another port"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from engines.profiles import PROFILES
@@ -61,8 +61,8 @@ def _engine(name: str, keys: EngineKeys, at: Place) -> Engine:
         api_key=secret(keys.api_key_file, at / "api_key_file") if keys.api_key_file else None,
         passthrough=_paths_of_urls(keys.passthrough or [], at / "passthrough"),
         probe_model=keys.probe_model,
-        **_set(
-            keys, "probe_tokens", "trial_tokens", "max_failures", "useless_after", "health_failures", "health_every"
+        **keys.written(
+            "probe_tokens", "trial_tokens", "max_failures", "useless_after", "health_failures", "health_every"
         ),
         require=Require(keys.require or "verified"),
     )
@@ -70,11 +70,6 @@ def _engine(name: str, keys: EngineKeys, at: Place) -> Engine:
 
 def _else(written: _T | None, otherwise: _T) -> _T:
     return otherwise if written is None else written
-
-
-def _set(keys: EngineKeys, *names: str) -> dict[str, Any]:
-    """What is written of these; the rest is left to the defaults of `Engine`."""
-    return {name: value for name in names if (value := getattr(keys, name)) is not None}
 
 
 def _profile(name: str, at: Place) -> Profile:

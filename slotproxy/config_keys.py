@@ -44,6 +44,11 @@ Limit = Annotated[int, Meta(ge=0)]
 class Keys(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A group of keys."""
 
+    def written(self, *names: str) -> dict[str, Any]:
+        """Those of the keys (all, where none is named) that are set: the rest keeps the defaults of what they go to."""
+        values = {name: getattr(self, name) for name in names or self.__struct_fields__}
+        return {name: value for name, value in values.items() if value is not None}
+
 
 class CardKeys(Keys):
     gpu: Annotated[str | int | None, Meta(description="UUID of the GPU (GPU-8f2c…), or its index")] = None

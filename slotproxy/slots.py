@@ -6,9 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Iterator, Mapping
 
-from slotproxy.config import SlotSettings
-
-ANONYMOUS = "anonymous"
+from slotproxy.config_slots import ANONYMOUS, SlotSettings
 
 
 class Slots:
