@@ -21,7 +21,6 @@ from starlette.types import Receive, Scope, Send
 from engines.spec import Api, Engine
 from slotproxy.arrival import STOPPING, bad_target, origin_form, request_id, slot_of
 from slotproxy.gate import SlotGate
-from slotproxy.headers import value_of
 from slotproxy.in_force import InForce
 from slotproxy.linger import Linger
 from slotproxy.outcomes import Outcomes
@@ -99,7 +98,7 @@ class ClientPort:
         scope.setdefault("state", {})["id"] = request_id(scope["headers"])
         if bad := bad_target(scope):
             await _refuse(scope, bad)(scope, receive, send)
-        elif value_of(scope["headers"], b"upgrade").lower() == b"websocket":
+        elif any(name == b"upgrade" and b"websocket" in value.lower() for name, value in scope["headers"]):
             await _refuse(scope, ApiError(400, "there are no WebSockets here: send a POST", "no_websockets"))(
                 scope, receive, send
             )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import hashlib
-import itertools
 import json
 import time
 
@@ -33,70 +30,9 @@ from tests.slotproxy.rig import (
     saying,
     whole,
 )
-
-ENDS = {
-    CHAT: (delta(), DONE),
-    RESPONSES: (
-        b'event: response.created\ndata: {"type":"response.created","sequence_number":0}\n\n',
-        b'event: response.completed\ndata: {"type":"response.completed","sequence_number":1}\n\n',
-    ),
-    MESSAGES: (
-        b'event: message_start\ndata: {"type":"message_start","message":{}}\n\n',
-        b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
-    ),
-}
-
+from tests.slotproxy.streams import ENDS
 
 # ------------------------------------------------------------------------------------------------ bytes unharmed
-
-
-async def test_events_leave_as_they_come() -> None:
-    slowly = saying(SSE, *[chunk(delta())] * 4, chunk(DONE), b"0\r\n\r\n", pause=0.2)
-    async with Upstream(slowly) as up, proxied(engine(up.url)) as proxy, browser() as client:
-        async with client.stream("POST", proxy.url + CHAT, json=ask(stream=True)) as answer:
-            arrivals = [time.monotonic() async for _ in answer.aiter_raw()]
-        await proxy.counted(Outcome.SERVED)
-    gaps = [late - early for early, late in itertools.pairwise(arrivals)]
-    assert len(arrivals) == 5
-    assert min(gaps) > 0.1, "events were held back and came together"
-    assert answer.headers["x-accel-buffering"] == "no"
-    assert answer.headers["cache-control"] == "no-cache"
-    assert answer.headers["x-slotproxy-engine"] == "strata"
-    assert int(answer.headers["x-slotproxy-held-ms"]) < 1000
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-async def test_characters_cut_between_chunks_arrive_with_the_same_bytes(size: int) -> None:
-    stream = "".join(f'data: {{"x":"{"€" * n}{"🦙" * n}"}}\r\n\r\n' for n in range(1, 4)).encode() + DONE
-    pieces = [chunk(stream[i : i + size]) for i in range(0, len(stream), size)]
-
-    async def behave(talk: Conversation, _: Seen) -> None:
-        await talk.send(SSE)
-        for piece in pieces:
-            await talk.send(piece)
-            await asyncio.sleep(0)
-        await talk.send(b"0\r\n\r\n")
-
-    async with Upstream(behave) as up, proxied(engine(up.url)) as proxy, browser() as client:
-        answer = await client.post(proxy.url + CHAT, json=ask(stream=True))
-        assert hashlib.sha256(answer.content).digest() == hashlib.sha256(stream).digest()
-        await proxy.counted(Outcome.SERVED)
-
-
-@pytest.mark.parametrize(
-    ("accepts", "asked"), [((b"accept-encoding: gzip;q=0.5, br",), b"gzip;q=0.5, br"), ((), b"identity")]
-)
-async def test_a_compressed_answer_is_not_touched(accepts: tuple[bytes, ...], asked: bytes) -> None:
-    packed = gzip.compress(b'{"choices": []}')
-    said = whole(packed, b"content-encoding: gzip")
-    async with Upstream(saying(said)) as up, proxied(engine(up.url)) as proxy, Client.at(proxy.port) as client:
-        await client.post(CHAT, ask(), *accepts)
-        await client.until(packed)
-    head = client.got.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
-    assert b"content-encoding: gzip" in head
-    assert b"content-length: %d" % len(packed) in head
-    assert client.body == packed
-    assert up.seen[0].all(b"accept-encoding") == [asked]
 
 
 async def test_hop_by_hop_headers_stay_on_their_hop() -> None:
