@@ -40,7 +40,8 @@ knob has both: NINFER_SIM_LOAD_S is `--sim-load-s`. Times in seconds; sizes in b
     IGNORE_SIGTERM                        1: SIGTERM does nothing, also when it is ready
 
 Tokens are deterministic (`words`). With thinking on, a quarter of them, at most four, are reasoning. Every answer
-names the engine: `system_fingerprint: ninfer-sim`. Not simulated: tool calls, images, sampling, the prefix cache.
+names the engine: `system_fingerprint: ninfer-sim`. Tool calls are those of
+`engines.simtools`. Not simulated: images, sampling, the prefix cache.
 """
 
 from engines.ninfer.simulator.engine import words

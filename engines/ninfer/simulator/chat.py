@@ -35,7 +35,9 @@ class Chat(Shape):
         return shapes.openai_error(status, code, message)
 
     def whole(self) -> dict[str, Any]:
-        message = {"role": "assistant", "content": self.answer.said}
+        message: dict[str, Any] = {"role": "assistant", "content": self.answer.said}
+        if self.answer.tool:
+            message |= {"content": None, "tool_calls": [_call(self.answer, self.answer.given)]}
         if self.answer.thoughts:
             message["reasoning_content"] = self.answer.thought
         return {
@@ -54,6 +56,11 @@ class Chat(Shape):
     def thought(self, text: str) -> list[bytes]:
         return [self._chunk({"reasoning_content": text})]
 
+    def argument(self, text: str) -> list[bytes]:
+        first = len(self.answer.arguments) == 1
+        call = _call(self.answer, text) if first else {"function": {"arguments": text}}
+        return [self._chunk({"tool_calls": [{"index": 0, **call}]})]
+
     def closing(self) -> list[bytes]:
         last = [self._chunk({}, _reason(self.answer), timings=shapes.timings(self.answer))]
         if self._include_usage:
@@ -66,7 +73,7 @@ class Chat(Shape):
     def failure(self, message: str) -> bytes:
         return event(self.error(500, "internal_error", message))
 
-    def _chunk(self, delta: dict[str, str], reason: str | None = None, **extra: Any) -> bytes:
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None, **extra: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
         usage = {"usage": None} if self._include_usage else {}
         return event({**self._head("chat.completion.chunk"), "choices": [choice], **usage, **extra})
@@ -81,8 +88,18 @@ class Chat(Shape):
         }
 
 
+def _call(answer: Answer, arguments: str) -> dict[str, Any]:
+    return {
+        "id": f"call_{answer.id}",
+        "type": "function",
+        "function": {"name": answer.tool, "arguments": arguments},
+    }
+
+
 def _reason(answer: Answer) -> str:
-    return "length" if answer.cut else "stop"
+    if answer.cut:
+        return "length"
+    return "tool_calls" if answer.tool else "stop"
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -48,10 +49,14 @@ class Messages(Shape):
         return shapes.anthropic_error(_KINDS.get(status, "api_error"), f"{code}: {message}")
 
     def whole(self) -> dict[str, Any]:
-        content = (
+        content: list[dict[str, Any]] = (
             [{"type": "thinking", "thinking": self.answer.thought, "signature": NAME}] if self.answer.thoughts else []
         )
-        content.append({"type": "text", "text": self.answer.said})
+        if self.answer.tool:
+            given = {} if self.answer.cut else json.loads(self.answer.given)
+            content.append(_tool_use(self.answer, given))
+        else:
+            content.append({"type": "text", "text": self.answer.said})
         usage = {"input_tokens": self.answer.prompt_tokens, "output_tokens": self.answer.timing.tokens}
         return {**_message(self.answer), "content": content, "stop_reason": _reason(self.answer), "usage": usage}
 
@@ -64,14 +69,20 @@ class Messages(Shape):
     def thought(self, text: str) -> list[bytes]:
         return self._delta("thinking", text)
 
+    def argument(self, text: str) -> list[bytes]:
+        return self._piece("tool_use", _tool_use(self.answer, {}), {"type": "input_json_delta", "partial_json": text})
+
     def _delta(self, kind: str, text: str) -> list[bytes]:
+        block = {"type": kind, kind: "", **({"signature": ""} if kind == "thinking" else {})}
+        return self._piece(kind, block, {"type": f"{kind}_delta", kind: text})
+
+    def _piece(self, kind: str, block: dict[str, Any], delta: dict[str, Any]) -> list[bytes]:
+        """`block`: how one of this kind begins, where that isn't open yet."""
         found = []
         if kind != self._block:
             found += self._end_block()
             self._block = kind
-            block = {"type": kind, kind: "", **({"signature": ""} if kind == "thinking" else {})}
             found.append({"type": "content_block_start", "index": self._blocks, "content_block": block})
-        delta = {"type": f"{kind}_delta", kind: text}
         return events([*found, {"type": "content_block_delta", "index": self._blocks, "delta": delta}])
 
     def closing(self) -> list[bytes]:
@@ -106,5 +117,11 @@ def _message(answer: Answer) -> dict[str, Any]:
     }
 
 
+def _tool_use(answer: Answer, given: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"toolu_{answer.id}", "name": answer.tool, "input": given}
+
+
 def _reason(answer: Answer) -> str:
-    return "max_tokens" if answer.cut else "end_turn"
+    if answer.cut:
+        return "max_tokens"
+    return "tool_use" if answer.tool else "end_turn"

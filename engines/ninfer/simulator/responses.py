@@ -39,27 +39,48 @@ class Responses(Shape):
     def opening(self) -> list[bytes]:
         empty = self._response("in_progress", [])
         part = {"type": "output_text", "text": "", "annotations": []}
-        item = {**_item(self.answer, "in_progress"), "content": []}
+        said: dict[str, Any] = {} if self.answer.tool else {"content": []}
+        item = {**_item(self.answer, "in_progress"), **said}
+        opened = {"type": "response.content_part.added", **_where(self.answer), "content_index": 0, "part": part}
         return self._events(
             {"type": "response.created", "response": empty},
             {"type": "response.in_progress", "response": empty},
             {"type": "response.output_item.added", "output_index": 0, "item": item},
-            {"type": "response.content_part.added", **_where(self.answer), "part": part},
+            *([] if self.answer.tool else [opened]),
         )
 
     def piece(self, text: str) -> list[bytes]:
         return self._events(
-            {"type": "response.output_text.delta", **_where(self.answer), "delta": text, "logprobs": []}
+            {
+                "type": "response.output_text.delta",
+                **_where(self.answer),
+                "content_index": 0,
+                "delta": text,
+                "logprobs": [],
+            }
         )
+
+    def argument(self, text: str) -> list[bytes]:
+        return self._events({"type": "response.function_call_arguments.delta", **_where(self.answer), "delta": text})
 
     def closing(self) -> list[bytes]:
         item = _item(self.answer, "completed")
         return self._events(
-            {"type": "response.output_text.done", **_where(self.answer), "text": self.answer.said, "logprobs": []},
-            {"type": "response.content_part.done", **_where(self.answer), "part": item["content"][0]},
+            *(self._call_done() if self.answer.tool else self._text_done(item)),
             {"type": "response.output_item.done", "output_index": 0, "item": item},
             {"type": "response.completed", "response": self.whole()},
         )
+
+    def _text_done(self, item: dict[str, Any]) -> list[dict[str, Any]]:
+        where = {**_where(self.answer), "content_index": 0}
+        return [
+            {"type": "response.output_text.done", **where, "text": self.answer.said, "logprobs": []},
+            {"type": "response.content_part.done", **where, "part": item["content"][0]},
+        ]
+
+    def _call_done(self) -> list[dict[str, Any]]:
+        done = {"name": self.answer.tool, "arguments": self.answer.given}
+        return [{"type": "response.function_call_arguments.done", **_where(self.answer), **done}]
 
     def failure(self, message: str) -> bytes:
         response = self._response("failed", [_item(self.answer, "incomplete")])
@@ -102,9 +123,12 @@ class Responses(Shape):
 
 
 def _where(answer: Answer) -> dict[str, Any]:
-    return {"item_id": f"item_{answer.id}", "output_index": 0, "content_index": 0}
+    return {"item_id": f"item_{answer.id}", "output_index": 0}
 
 
 def _item(answer: Answer, status: str) -> dict[str, Any]:
+    if answer.tool:
+        call = {"call_id": f"call_{answer.id}", "name": answer.tool, "arguments": answer.given}
+        return {"id": f"item_{answer.id}", "type": "function_call", "status": status, **call}
     part = {"type": "output_text", "text": answer.said, "annotations": []}
     return {"id": f"item_{answer.id}", "type": "message", "role": "assistant", "status": status, "content": [part]}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
 import os
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from engines.ninfer.simulator.options import Knobs, Launch
 from engines.ninfer.simulator.responses import Responses
 from engines.ninfer.simulator.shapes import Answer, Ask, BadRequest, Shape, count_tokens
 from engines.ninfer.simulator.wire import Closed, Connection, Request
+from engines.simtools import call_of
 
 _SHAPES: dict[str, type[Shape]] = {
     "/v1/chat/completions": Chat,
@@ -156,7 +160,8 @@ class Service:
             raise BadRequest("request body is not valid JSON") from None
         if not isinstance(body, dict):
             raise BadRequest("request body is not a JSON object")
-        ask = shape.read(body)
+        tool, arguments = call_of(body)
+        ask = dataclasses.replace(shape.read(body), tool=tool, arguments=arguments)
         if shape.model_matters and ask.model != self._model:
             raise BadRequest(f"model '{ask.model}' not found", 404, "model_not_found")
         if ask.previous and ask.previous not in self._said:
@@ -169,13 +174,15 @@ class Service:
     def _job(self, ask: Ask) -> Job:
         tokens = ask.max_tokens or self._launch.default_max_tokens
         thinking = not self._launch.no_thinking if ask.thinking is None else ask.thinking
-        earlier = self._said.get(ask.previous, "")
-        return Job(count_tokens(earlier + ask.prompt), tokens, min(4, tokens // 4) if thinking else 0)
+        thoughts = min(4, tokens // 4) if thinking else 0
+        if ask.tool:
+            tokens = min(ask.max_tokens or sys.maxsize, thoughts + len(ask.arguments))
+        return Job(count_tokens(self._said.get(ask.previous, "") + ask.prompt), tokens, thoughts)
 
     def _answer(self, ask: Ask, answer: Answer, shape: Shape, connection: Connection) -> str:
         """Returns how it ended, for the log."""
         job = self._job(ask)
-        answer.prompt_tokens, answer.cut = job.prompt_tokens, ask.max_tokens is not None
+        answer.prompt_tokens, answer.tool, answer.cut = job.prompt_tokens, ask.tool, _is_cut(ask, job)
         shape.begin(answer)
         client = _Listener(connection, self._stopping, stream=ask.stream, silence=self._knobs.keepalive_s)
         try:
@@ -185,10 +192,10 @@ class Service:
         try:
             if ask.stream:
                 connection.start_stream()
-                self._stream(job, answer, shape, client)
+                self._stream(job, ask, answer, shape, client)
                 connection.end_stream()
             else:
-                self._collect(job, answer, client)
+                self._collect(job, ask, answer, client)
                 connection.send_json(200, shape.whole())
             if ask.store:
                 self._said[f"resp_{answer.id}"] = self._said.get(ask.previous, "") + ask.prompt + answer.said
@@ -204,25 +211,31 @@ class Service:
         finally:
             self._engine.leave(job)
 
-    def _stream(self, job: Job, answer: Answer, shape: Shape, client: _Listener) -> None:
-        self._engine.wait_turn(job, client)
-        for index, text in enumerate(self._engine.run(job, client, answer.timing)):
-            pieces = shape.opening() if index == 0 else []
-            if index < job.thoughts:
-                answer.thoughts.append(text)
-                pieces += shape.thought(text)
-            else:
-                answer.text.append(text)
-                pieces += shape.piece(text)
-            for piece in pieces:
+    def _stream(self, job: Job, ask: Ask, answer: Answer, shape: Shape, client: _Listener) -> None:
+        makes = {"thought": shape.thought, "word": shape.piece, "argument": shape.argument}
+        for index, (kind, text) in enumerate(self._tokens(job, ask, answer, client)):
+            for piece in [*(shape.opening() if index == 0 else []), *makes[kind](text)]:
                 client.send(piece)
         for piece in shape.closing():
             client.send(piece)
 
-    def _collect(self, job: Job, answer: Answer, client: _Listener) -> None:
+    def _collect(self, job: Job, ask: Ask, answer: Answer, client: _Listener) -> None:
+        for _ in self._tokens(job, ask, answer, client):
+            pass
+
+    def _tokens(self, job: Job, ask: Ask, answer: Answer, client: _Listener) -> Iterator[tuple[str, str]]:
+        """What each token is, and its text, which the answer has then."""
         self._engine.wait_turn(job, client)
         for index, text in enumerate(self._engine.run(job, client, answer.timing)):
-            (answer.thoughts if index < job.thoughts else answer.text).append(text)
+            if index < job.thoughts:
+                answer.thoughts.append(text)
+                yield "thought", text
+            elif ask.tool:
+                answer.arguments.append(ask.arguments[index - job.thoughts])
+                yield "argument", answer.arguments[-1]
+            else:
+                answer.text.append(text)
+                yield "word", text
 
     def _fail(self, refused: Refused, ask: Ask, shape: Shape, connection: Connection) -> str:
         if not ask.stream:
@@ -239,3 +252,8 @@ class Service:
             status = self._knobs.pending_status
         connection.send_json(status, shape.error(status, code, _EXPLAINED[refused.why]))
         return refused.why
+
+
+def _is_cut(ask: Ask, job: Job) -> bool:
+    """Whether `max_tokens` ends the answer: words end there always, a call only where it is longer."""
+    return job.tokens < job.thoughts + len(ask.arguments) if ask.tool else ask.max_tokens is not None

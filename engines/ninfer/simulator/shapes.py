@@ -33,6 +33,8 @@ class Ask:
     thinking: bool | None = None
     previous: str = ""
     store: bool = False  # keep it for a later `previous`
+    tool: str = ""  # what the answer calls; empty: it is words
+    arguments: Sequence[str] = ()  # that call's, in pieces: a token each
 
     @property
     def prompt_tokens(self) -> int:
@@ -49,12 +51,19 @@ class Answer:
     cut: bool = False
     thoughts: list[str] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
+    tool: str = ""
+    arguments: list[str] = field(default_factory=list)
     timing: Timing = field(default_factory=Timing)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def said(self) -> str:
         return "".join(self.text)
+
+    @property
+    def given(self) -> str:
+        """The call's arguments as far as they go."""
+        return "".join(self.arguments)
 
     @property
     def thought(self) -> str:
@@ -141,6 +150,10 @@ class Shape(ABC):
 
     def thought(self, text: str) -> list[bytes]:
         return self.piece(text)
+
+    @abstractmethod
+    def argument(self, text: str) -> list[bytes]:
+        """A piece of a tool call's arguments; it is in the answer already."""
 
     @abstractmethod
     def closing(self) -> list[bytes]: ...

@@ -36,6 +36,8 @@ Faults are `NAME` or `NAME:NUMBER`, several with commas between:
     crash:TOKENS           the engine process dies (134) after so many tokens (3) of an answer
     hang:TOKENS            the engine falls silent after so many tokens (3) and listens to nothing any more
 
+Tool calls are those of `engines.simtools`.
+
 Files: `server` the lifecycle, `handler` HTTP, `dialects` what goes over the wire, `supervisor` the server's side of
 the engine process, `engine` that process, `asking` what a request asks for, `knobs` and `container` how it is set up.
 """

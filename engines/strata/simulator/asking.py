@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engines.simtools import call_of
 from engines.strata.simulator.knobs import Knobs
 
 EFFORTS = {"none": 0.0, "minimal": 0.125, "low": 0.25, "medium": 0.5, "high": 1.0}
@@ -29,6 +31,8 @@ class Ask:
     answer: int
     limit: int | None
     include_usage: bool
+    tool: str = ""  # what the answer calls; empty: it is words
+    arguments: Sequence[str] = ()  # that call's, in pieces: a token each
 
     @property
     def prompt_tokens(self) -> int:
@@ -56,6 +60,7 @@ def read_ask(body: dict[str, Any], knobs: Knobs, effort: str = "high") -> Ask:
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise BadRequest("'max_tokens' must be a positive number")
     options = body.get("stream_options") or {}
+    tool, arguments = call_of(body)
     return Ask(
         model=str(body.get("model") or "strata"),
         stream=bool(body.get("stream")),
@@ -64,6 +69,8 @@ def read_ask(body: dict[str, Any], knobs: Knobs, effort: str = "high") -> Ask:
         answer=int(body.get("sim_tokens") or knobs.tokens),
         limit=limit,
         include_usage=bool(options.get("include_usage")),
+        tool=tool,
+        arguments=arguments,
     )
 
 

@@ -20,6 +20,7 @@ class Output:
 
     reasoning: str = ""
     content: str = ""
+    arguments: str = ""
     tokens: int = 0
     finish: str = "length"
 
@@ -27,6 +28,8 @@ class Output:
         self.tokens += 1
         if kind == "reasoning":
             self.reasoning += text
+        elif kind == "arguments":
+            self.arguments += text
         else:
             self.content += text
 
@@ -62,15 +65,20 @@ class Chat:
     ask: Ask
     n: int
     created: int = field(default_factory=lambda: int(time.time()))
+    calling: bool = False
 
     def opening(self) -> bytes:
         return _data(self._chunk({"role": "assistant", "content": ""}))
 
     def piece(self, kind: str, text: str) -> bytes:
+        if kind == "arguments":
+            call = {"function": {"arguments": text}} if self.calling else self._call(text)
+            self.calling = True
+            return _data(self._chunk({"tool_calls": [{"index": 0, **call}]}))
         return _data(self._chunk({"reasoning_content" if kind == "reasoning" else "content": text}))
 
     def closing(self, output: Output) -> bytes:
-        events = _data(self._chunk({}, output.finish))
+        events = _data(self._chunk({}, self._finish(output)))
         if self.ask.include_usage:
             events += _data(self._frame("chat.completion.chunk") | {"choices": [], "usage": self._usage(output)})
         return events + b"data: [DONE]\n\n"
@@ -79,16 +87,25 @@ class Chat:
         return _data(self.failure(message, "server_error")) + b"data: [DONE]\n\n"
 
     def whole(self, output: Output) -> dict[str, Any]:
-        message = {"role": "assistant", "content": output.content}
+        message: dict[str, Any] = {"role": "assistant", "content": output.content}
         if output.reasoning:
             message["reasoning_content"] = output.reasoning
-        choice = {"index": 0, "message": message, "finish_reason": output.finish}
+        if self.ask.tool:
+            message |= {"content": None, "tool_calls": [self._call(output.arguments)]}
+        choice = {"index": 0, "message": message, "finish_reason": self._finish(output)}
         return self._frame("chat.completion") | {"choices": [choice], "usage": self._usage(output)}
 
     def failure(self, message: str, kind: str) -> dict[str, Any]:
         return {"error": {"message": message, "type": kind, "code": None}}
 
-    def _chunk(self, delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
+    def _call(self, arguments: str) -> dict[str, Any]:
+        function = {"name": self.ask.tool, "arguments": arguments}
+        return {"id": f"call-strata-{self.n}", "type": "function", "function": function}
+
+    def _finish(self, output: Output) -> str:
+        return "tool_calls" if self.ask.tool and output.finish == "stop" else output.finish
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         return self._frame("chat.completion.chunk") | {"choices": [choice]}
 
@@ -119,16 +136,16 @@ class Messages:
         return _named({"type": "message_start", "message": self._frame([], None, 0)})
 
     def piece(self, kind: str, text: str) -> bytes:
-        delta = (
-            {"type": "thinking_delta", "thinking": text}
-            if kind == "reasoning"
-            else {"type": "text_delta", "text": text}
-        )
+        deltas = {
+            "reasoning": {"type": "thinking_delta", "thinking": text},
+            "arguments": {"type": "input_json_delta", "partial_json": text},
+        }
+        delta = deltas.get(kind, {"type": "text_delta", "text": text})
         events = self._open(kind) if kind != self.kind else b""
         return events + _named({"type": "content_block_delta", "index": self.block, "delta": delta})
 
     def closing(self, output: Output) -> bytes:
-        delta = {"stop_reason": _stop_reason(output), "stop_sequence": None}
+        delta = {"stop_reason": self._stop_reason(output), "stop_sequence": None}
         usage = {"output_tokens": output.tokens}
         return (
             self._close()
@@ -140,11 +157,14 @@ class Messages:
         return _named(self.failure(message, "api_error"))
 
     def whole(self, output: Output) -> dict[str, Any]:
-        blocks: list[dict[str, str]] = []
+        blocks: list[dict[str, Any]] = []
         if output.reasoning:
             blocks.append({"type": "thinking", "thinking": output.reasoning, "signature": ""})
-        blocks.append({"type": "text", "text": output.content})
-        return self._frame(blocks, _stop_reason(output), output.tokens)
+        if self.ask.tool:
+            blocks.append(self._call(json.loads(output.arguments) if output.finish == "stop" else {}))
+        else:
+            blocks.append({"type": "text", "text": output.content})
+        return self._frame(blocks, self._stop_reason(output), output.tokens)
 
     def failure(self, message: str, kind: str) -> dict[str, Any]:
         return {"type": "error", "error": {"type": kind, "message": message}}
@@ -152,17 +172,22 @@ class Messages:
     def _open(self, kind: str) -> bytes:
         events = self._close()
         self.block, self.kind = self.block + 1, kind
-        block = (
-            {"type": "thinking", "thinking": "", "signature": ""}
-            if kind == "reasoning"
-            else {"type": "text", "text": ""}
-        )
+        begun = {"reasoning": {"type": "thinking", "thinking": "", "signature": ""}, "arguments": self._call({})}
+        block = begun.get(kind, {"type": "text", "text": ""})
         return events + _named({"type": "content_block_start", "index": self.block, "content_block": block})
+
+    def _call(self, given: Any) -> dict[str, Any]:
+        return {"type": "tool_use", "id": f"toolu-strata-{self.n}", "name": self.ask.tool, "input": given}
+
+    def _stop_reason(self, output: Output) -> str:
+        if output.finish != "stop":
+            return "max_tokens"
+        return "tool_use" if self.ask.tool else "end_turn"
 
     def _close(self) -> bytes:
         return _named({"type": "content_block_stop", "index": self.block}) if self.kind else b""
 
-    def _frame(self, blocks: list[dict[str, str]], stop: str | None, tokens: int) -> dict[str, Any]:
+    def _frame(self, blocks: list[dict[str, Any]], stop: str | None, tokens: int) -> dict[str, Any]:
         return {
             "id": f"msg-strata-{self.n}",
             "type": "message",
@@ -174,10 +199,6 @@ class Messages:
             "usage": {"input_tokens": self.ask.prompt_tokens, "output_tokens": tokens},
             "system_fingerprint": FINGERPRINT,
         }
-
-
-def _stop_reason(output: Output) -> str:
-    return "end_turn" if output.finish == "stop" else "max_tokens"
 
 
 def seed_of(ask: Ask) -> int:

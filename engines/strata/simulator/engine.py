@@ -2,10 +2,12 @@
 
 Orders come as JSON lines on standard input, reports go out as JSON lines on standard output:
 
-    {"op": "generate", "order": {"n": N, "prompt": TOKENS, "thinking": TOKENS, "answer": TOKENS, "limit": N, "seed": N}}
+    {"op": "generate", "order": {"n": N, "prompt": TOKENS, "thinking": TOKENS, "answer": TOKENS, "limit": N, "seed": N,
+        "arguments": [TEXT, …]}}
     {"op": "cancel", "n": N}
     {"op": "quit"}
-    → {"ready": true, "vram": BYTES}, {"n": N, "kind": "reasoning" | "content", "text": …}, {"n": N, "end": WHY}
+    → {"ready": true, "vram": BYTES}, {"n": N, "end": WHY},
+      {"n": N, "kind": "reasoning" | "content" | "arguments", "text": …}
 
 It keeps running, with its VRAM, when the server that started it is killed: that is how Strata behaves outside a
 container. SIGTERM ends it, while loading at once, later after it has unpinned its memory.
@@ -44,14 +46,21 @@ class Order:
     answer: int
     limit: int | None
     seed: int
+    arguments: list[str]
     stop: threading.Event = field(default_factory=threading.Event)
     why: str = "cancelled"
 
 
 def pieces(order: Order) -> Iterator[tuple[str, str]]:
-    """The whole output, always the same for the same seed: what is thought, then the answer, ended by `end.`."""
+    """The whole output, always the same for the same seed: what is thought, then the answer, ended by `end.`.
+
+    Where it is a tool call, the answer is the call's arguments.
+    """
     for i in range(order.thinking):
         yield "reasoning", WORDS[(order.seed + i) % len(WORDS)] + " "
+    if order.arguments:
+        yield from (("arguments", piece) for piece in order.arguments)
+        return
     for i in range(order.answer - 1):
         yield "content", WORDS[(order.seed + i) % len(WORDS)] + " " if i else "strata "
     yield "content", LAST_WORD

@@ -68,7 +68,7 @@ class Supervisor:
         self.requests += 1
         n = self.requests
         lengths = {"prompt": ask.prompt_tokens, "thinking": ask.thinking, "answer": ask.answer, "limit": ask.limit}
-        self._order(op="generate", order={"n": n, "seed": seed, **lengths})
+        self._order(op="generate", order={"n": n, "seed": seed, "arguments": list(ask.arguments), **lengths})
         ended = False
         try:
             while not ended:
