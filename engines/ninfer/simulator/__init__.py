@@ -13,6 +13,7 @@ knob has both: NINFER_SIM_LOAD_S is `--sim-load-s`. Times in seconds; sizes in b
     LOAD_S                  1             how long loading takes; until then connections get no answer
     PREFILL_TPS             3000          prompt tokens a second (a token: four characters); silent meanwhile
     DECODE_MS               5             milliseconds a token
+    PREFIXES                1             conversations whose prefix is kept: their tokens need no prefill (`cache_n`)
     READS                   2             the artifact version that this build reads
     CARD                                  the simulated card's folder (engines.simvram); unset: no VRAM is taken
     VRAM                    31000000000   what it takes of the card from the start of loading until it exits
@@ -41,7 +42,7 @@ knob has both: NINFER_SIM_LOAD_S is `--sim-load-s`. Times in seconds; sizes in b
 
 Tokens are deterministic (`words`). With thinking on, a quarter of them, at most four, are reasoning. Every answer
 names the engine: `system_fingerprint: ninfer-sim`. Tool calls are those of
-`engines.simtools`. Not simulated: images, sampling, the prefix cache.
+`engines.simtools`. Not simulated: images, sampling.
 """
 
 from engines.ninfer.simulator.engine import words

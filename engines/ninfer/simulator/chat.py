@@ -107,5 +107,5 @@ def _usage(answer: Answer) -> dict[str, Any]:
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.timing.tokens,
         "total_tokens": answer.prompt_tokens + answer.timing.tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": answer.timing.cached},
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engines.ninfer.simulator.options import Knobs, Launch
+from engines.ninfer.simulator.prefix import TOKEN, Prefixes
 
 _STEP = 0.05  # seconds between two looks at the client while the engine waits for something
 _TEXT = "one card moves and the clients stay, naïve 車 and 🚚 too; nobody notices"
@@ -20,6 +21,10 @@ def words(count: int) -> list[str]:
     """The first `count` tokens of every answer, reasoning included."""
     vocabulary = _TEXT.split()
     return [vocabulary[index % len(vocabulary)] + " " for index in range(count)]
+
+
+def count_tokens(text: str) -> int:
+    return max(1, (len(text) + TOKEN - 1) // TOKEN)
 
 
 class Refused(Exception):
@@ -53,18 +58,23 @@ class Client(Protocol):
 class Job:
     """One request, as far as the card is concerned."""
 
-    prompt_tokens: int
+    prompt: str
     tokens: int
     thoughts: int
+
+    @property
+    def prompt_tokens(self) -> int:
+        return count_tokens(self.prompt)
 
 
 @dataclass(slots=True)
 class Timing:
-    """Seconds that a job has taken so far."""
+    """Seconds that a job has taken so far. `cached`: tokens of the prompt that the engine had computed before."""
 
     prefill: float = 0.0
     decode: float = 0.0
     tokens: int = 0
+    cached: int = 0
 
 
 class Engine:
@@ -78,6 +88,7 @@ class Engine:
         self._patience = launch.pending_timeout_ms / 1000 if limit is None else limit
         self._turn = threading.Condition()
         self._line: deque[Job] = deque()  # those that run come first
+        self._prefixes = Prefixes(knobs.prefixes)
         self._seen = 0
         self._failure = ""  # until this process ends
 
@@ -129,14 +140,21 @@ class Engine:
 
         In a prefill nobody looks whether the client is still there: the card is busy to its end.
         """
-        timing.prefill = job.prompt_tokens / self._knobs.prefill_tps
+        timing.cached = self._prefixes.cached(job.prompt)
+        timing.prefill = (job.prompt_tokens - timing.cached) / self._knobs.prefill_tps
         _pause(timing.prefill, client.check_stop)
-        for text in words(job.tokens):
-            self._misfortune(timing.tokens, client)
-            _pause(self._knobs.decode_ms / 1000, client.tend)
-            timing.decode += self._knobs.decode_ms / 1000
-            timing.tokens += 1
-            yield text
+        self._prefixes.keep(job.prompt)
+        said = []
+        try:
+            for text in words(job.tokens):
+                self._misfortune(timing.tokens, client)
+                _pause(self._knobs.decode_ms / 1000, client.tend)
+                timing.decode += self._knobs.decode_ms / 1000
+                timing.tokens += 1
+                said.append(text)
+                yield text
+        finally:
+            self._prefixes.keep(f"{job.prompt} {''.join(said[job.thoughts :])}", instead=job.prompt)
 
     def _misfortune(self, tokens: int, client: Client) -> None:
         if tokens == self._knobs.crash_after_tokens:

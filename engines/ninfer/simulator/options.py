@@ -48,6 +48,7 @@ class Knobs:
     load_s: float = 1.0
     prefill_tps: float = 3000.0
     decode_ms: float = 5.0
+    prefixes: int = 1
     reads: int = 2
     card: Path | None = None
     vram: int = field(default=31_000_000_000, metadata={"unit": "bytes"})

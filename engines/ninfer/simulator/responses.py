@@ -113,7 +113,7 @@ class Responses(Shape):
             "tools": [],
             "usage": {
                 "input_tokens": self.answer.prompt_tokens,
-                "input_tokens_details": {"cached_tokens": 0},
+                "input_tokens_details": {"cached_tokens": self.answer.timing.cached},
                 "output_tokens": self.answer.timing.tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": total,

@@ -20,7 +20,7 @@ from engines.ninfer.simulator.engine import ClientGone, Cut, Engine, Job, Refuse
 from engines.ninfer.simulator.messages import Messages
 from engines.ninfer.simulator.options import Knobs, Launch
 from engines.ninfer.simulator.responses import Responses
-from engines.ninfer.simulator.shapes import Answer, Ask, BadRequest, Shape, count_tokens
+from engines.ninfer.simulator.shapes import Answer, Ask, BadRequest, Shape
 from engines.ninfer.simulator.wire import Closed, Connection, Request
 from engines.simtools import call_of
 
@@ -177,7 +177,7 @@ class Service:
         thoughts = min(4, tokens // 4) if thinking else 0
         if ask.tool:
             tokens = min(ask.max_tokens or sys.maxsize, thoughts + len(ask.arguments))
-        return Job(count_tokens(self._said.get(ask.previous, "") + ask.prompt), tokens, thoughts)
+        return Job(self._said.get(ask.previous, "") + ask.prompt, tokens, thoughts)
 
     def _answer(self, ask: Ask, answer: Answer, shape: Shape, connection: Connection) -> str:
         """Returns how it ended, for the log."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from engines.ninfer.simulator.engine import Timing
+from engines.ninfer.simulator.engine import Timing, count_tokens
 
 NAME = "ninfer-sim"
 
@@ -70,10 +70,6 @@ class Answer:
         return "".join(self.thoughts)
 
 
-def count_tokens(text: str) -> int:
-    return max(1, (len(text) + 3) // 4)
-
-
 def texts(value: Any) -> str:
     """All text in a prompt, however deep its parts are nested; images count nothing."""
     if isinstance(value, str):
@@ -86,14 +82,15 @@ def texts(value: Any) -> str:
 
 
 def timings(answer: Answer) -> dict[str, Any]:
-    """llama.cpp's names; the cache is always cold."""
+    """llama.cpp's names: `prompt_n` are the tokens that weren't in the cache."""
     prefill, decode, count = answer.timing.prefill * 1000, answer.timing.decode * 1000, answer.timing.tokens
+    fresh = answer.prompt_tokens - answer.timing.cached
     return {
-        "cache_n": 0,
-        "prompt_n": answer.prompt_tokens,
+        "cache_n": answer.timing.cached,
+        "prompt_n": fresh,
         "prompt_ms": prefill,
-        "prompt_per_token_ms": prefill / answer.prompt_tokens,
-        "prompt_per_second": 1000 * answer.prompt_tokens / prefill if prefill else 0.0,
+        "prompt_per_token_ms": prefill / fresh,
+        "prompt_per_second": 1000 * fresh / prefill if prefill else 0.0,
         "predicted_n": count,
         "predicted_ms": decode,
         "predicted_per_token_ms": decode / count if count else 0.0,
