@@ -160,6 +160,7 @@ class Profile:
         None  # the image label that states which one artifact version it reads; None: it reads all
     )
     baked: Baked | None = None
+    prefixes: int = 0  # conversations whose prefix stays in its cache, where that is known
     takes_what_is_free: bool = False  # its cache grows into all that is free: what it takes says nothing of its need
     stream_idle_limit: float = 600.0  # silence in a stream after which the request (never the engine) is ended
     broken: Callable[[int, bytes], bool] = failing.broken
@@ -235,6 +236,7 @@ class Engine:
     env: Mapping[str, str] = field(default_factory=dict)  # for `command` engines: its exact environment
     host_memory: int | None = None
     concurrency: int = 1
+    prefixes: int = 0  # conversations whose prefix it keeps; 0: the order of requests is none of its concern
     stop_grace: float = 60.0
     start_deadline: float = 600.0
     api_key: str | None = None

@@ -17,7 +17,7 @@ FIXED = {"listen": ("host", "port"), "control": ("control",), "state": ("state",
 FIXED_CARD = ("gpu", "simulated", "folder")
 
 _SIZES = {"vram", "host_memory", "headroom", "baseline", "max_body", "max_waiting_bytes"}
-_DURATIONS = {"drain", "freeing", "stop_limit", "max_hold", "first_ping", "ping_every"}
+_DURATIONS = {"drain", "freeing", "stop_limit", "max_hold", "first_ping", "ping_every", "warm_wait"}
 _DURATIONS |= {"stop_grace", "start_deadline", "health_every"}
 _PLAIN = (int, float, str, bool, enum.Enum, type(None))
 _NEVER_SHOWN = {"key", "api_key", "webhook"}

@@ -70,6 +70,8 @@ class Limits:
     max_waiting_bytes: int = 256 * MiB
     first_ping: float = 15.0
     ping_every: float = 15.0
+    warm_turns: int = 3
+    warm_wait: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)

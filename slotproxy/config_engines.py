@@ -56,6 +56,7 @@ def _engine(name: str, keys: EngineKeys, at: Place) -> Engine:
         env=keys.env or {},
         host_memory=keys.host_memory,
         concurrency=_else(keys.concurrency, profile.concurrency),
+        prefixes=_else(keys.prefixes, profile.prefixes),
         stop_grace=_else(keys.stop_grace, profile.stop_grace),
         start_deadline=_else(keys.start_deadline, profile.start_deadline),
         api_key=secret(keys.api_key_file, at / "api_key_file") if keys.api_key_file else None,

@@ -95,6 +95,7 @@ class EngineKeys(Keys):
     deployed: Annotated[str | None, Meta(description="the pair that a swap means (default: the only one)")] = None
     host_memory: Annotated[Size | None, Meta(description="host memory that must be available before a start")] = None
     concurrency: Annotated[Count | None, Meta(description="requests sent to it at once (profile)")] = None
+    prefixes: Annotated[Limit | None, Meta(description="conversations whose prefix it keeps (profile)")] = None
     stop_grace: Annotated[Seconds | None, Meta(description="from SIGTERM to SIGKILL (profile)")] = None
     start_deadline: Annotated[Seconds | None, Meta(description="from start to ready (profile)")] = None
     probe_model: Annotated[str | None, Meta(description="the model of the completion that proves readiness")] = None
@@ -130,6 +131,8 @@ class LimitsKeys(Keys):
     max_waiting_bytes: Annotated[Size | None, Meta(description="their bodies together")] = None
     first_ping: Annotated[Seconds | None, Meta(description="until a waiting stream gets its first comment")] = None
     ping_every: Annotated[Seconds | None, Meta(description="between the comments that follow")] = None
+    warm_turns: Annotated[Limit | None, Meta(description="turns in a row for a warm cache (0: none)")] = None
+    warm_wait: Annotated[Seconds | None, Meta(description="how long a place stays free for the next turn")] = None
 
 
 class NotifyKeys(Keys):

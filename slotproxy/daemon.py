@@ -192,7 +192,14 @@ def build(settings: Settings, ending: Ending) -> Daemon:
     runtimes = {name: maker.make(engine) for name, engine in engines.items()}
     card = _card(settings)
     ledger = FileLedger(settings.state / "ledger.jsonl", state.guard)
-    gate = SlotGate(max_waiting=settings.limits.max_waiting, max_waiting_bytes=settings.limits.max_waiting_bytes)
+    limits = settings.limits
+    gate = SlotGate(
+        max_waiting=limits.max_waiting,
+        max_waiting_bytes=limits.max_waiting_bytes,
+        warm_turns=limits.warm_turns,
+        warm_wait=limits.warm_wait,
+        prefixes={name: engine.prefixes for name, engine in engines.items()},
+    )
     readiness = Readiness()
     hasher = Hasher(settings.state / "hashes.json", guard=state.guard)
     checker = Checker(

@@ -10,8 +10,9 @@ from typing import Any
 
 from engines.spec import Engine, Pair, Require
 from slotproxy.config import Settings, SlotSettings
-from slotproxy.gate import Place, SlotGate
+from slotproxy.gate import SlotGate
 from slotproxy.in_force import InForce
+from slotproxy.places import Place
 from slotproxy.refusal import Refusal, named
 from swap.adoption import expect_read, version_of
 from swap.checks import Checker

@@ -17,100 +17,27 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
 
+from engines.spec import Engine
 from slotproxy.config import Limits, SlotSettings
+from slotproxy.conversation import Conversation
 from slotproxy.hold import Hold
-from slotproxy.turns import Turns, Waiter
-
-State: TypeAlias = Literal["open", "closed", "refusing", "held"]
-
-RETRY_BUSY = (1.0, 60.0)  # bounds of Retry-After when a limit is reached, in seconds
-RETRY_REFUSED = 30.0  # somebody has to do something first
-RETRY_ENDED = 5.0  # about what a restart of the daemon takes
-
-
-@dataclass(eq=False, slots=True)
-class Place:
-    """A place at the engine; exactly one `leave()` takes effect. Whoever gets one has to leave it.
-
-    `held` is how long the request waited, in seconds. `cut` is set when the operator ends the requests in flight.
-    `run`: of the engine, as `open()` was told.
-    """
-
-    engine: str
-    run: str
-    held: float
-    cut: asyncio.Event
-    _slot: str = field(repr=False)
-    _opening: int = field(repr=False)
-    _gate: SlotGate = field(repr=False)
-    _settling: bool = field(default=False, repr=False)
-
-    def settle(self) -> None:
-        """The client has left, the engine still works: the place stays taken, but `drained()` doesn't wait for it."""
-        self._settling = True
-        self._gate._note_idle()
-
-    def leave(self) -> None:
-        """The engine is free for the next request."""
-        self._gate._leave(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """It waited past its deadline, `waited` seconds, and never reached an engine: 503 with Retry-After."""
-
-    waited: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """429: over a limit, at once. 503: the gate refuses, with the operator's or the controller's reason."""
-
-    status: int
-    reason: str
-    retry_after: float
-
-
-Answer: TypeAlias = Place | Expired | Refused
-
-
-def no_slot(name: str) -> Refused:
-    """Its client may have another slot now, or none: it finds out when it asks again."""
-    return Refused(503, f"slot {name} isn't configured any more", RETRY_BUSY[0])
-
-
-@dataclass(frozen=True, slots=True)
-class SlotView:
-    """One slot's requests now."""
-
-    waiting: int
-    in_flight: int
-    settling: int
-
-
-@dataclass(frozen=True, slots=True)
-class GateView:
-    """The gate now. `held`: it is open but for the hold; `engine`: the one that it is open to (also when held).
-
-    `in_flight` are clients' requests; `settling` places come on top. Both count every place that isn't left yet.
-    `held_for`: seconds until the hold expires, inf when it doesn't, None when none is set.
-    `longest_wait`: seconds, of those who wait now. `slots` names the slots with at least one request.
-    """
-
-    state: State
-    engine: str | None
-    reason: str
-    waiting: int
-    waiting_bytes: int
-    in_flight: int
-    settling: int
-    held_for: float | None
-    longest_wait: float
-    slots: Mapping[str, SlotView]
+from slotproxy.places import (
+    RETRY_BUSY,
+    RETRY_ENDED,
+    RETRY_REFUSED,
+    Answer,
+    Expired,
+    GateView,
+    Place,
+    Refused,
+    SlotView,
+    State,
+    no_slot,
+)
+from slotproxy.turns import Turn, Turns, Waiter
+from slotproxy.warmth import Warmth
 
 
 @dataclass(eq=False, slots=True)
@@ -118,19 +45,34 @@ class _Ticket(Waiter):
     """One waiting request and the future that answers it. Cancelled: its client left, and it hasn't noticed yet."""
 
     answer: asyncio.Future[Answer]
+    id: str = ""
+    conversation: Conversation | None = None
 
 
 class SlotGate:
     """Implements `swap.ports.Gate` for the controller. Sizes in bytes, times in seconds.
 
-    `max_waiting` and `max_waiting_bytes` limit all slots together.
+    `max_waiting` and `max_waiting_bytes` limit all slots together. `warm_turns` and `warm_wait` are about the order
+    that keeps an engine's cache warm, `prefixes` tells how many conversations each engine has in it.
     """
 
-    def __init__(self, *, max_waiting: int, max_waiting_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        max_waiting: int,
+        max_waiting_bytes: int,
+        warm_turns: int = 0,
+        warm_wait: float = 0.0,
+        prefixes: Mapping[str, int] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._max_waiting = max_waiting
         self._max_waiting_bytes = max_waiting_bytes
         self._now = now
-        self._turns: Turns[_Ticket] = Turns()
+        self._turns: Turns[_Ticket] = Turns(warm_turns)
+        self._warmth = Warmth(warm_wait)
+        self._prefixes = prefixes or {}
+        self._warm_until: asyncio.TimerHandle | None = None  # a place stays free that long for a conversation
         self._places: set[Place] = set()
         self._engine = ""  # the last one that the gate opened to
         self._run = ""  # and which run of it
@@ -146,16 +88,24 @@ class SlotGate:
     # ---------------------------------------------------------------------------------------------- requests
 
     async def enter(
-        self, slot: SlotSettings, *, size: int, within: float | None = None, again: Place | None = None
+        self,
+        slot: SlotSettings,
+        *,
+        size: int,
+        within: float | None = None,
+        again: Place | None = None,
+        id: str = "",
+        conversation: Conversation | None = None,
     ) -> Answer:
         """Wait for a turn, or for the card, at most `slot.max_hold` seconds and at most `within`.
 
         `size`: the bytes that are held meanwhile. `again`: a place that it had and couldn't use; that is left, and it
-        comes before the others of its slot. Cancelled (the client left): its place in the line and its bytes are free
-        at once, and a place that it had just got goes to the next. Run in a task of its own, the task's result must
-        not be thrown away: a `Place` in it has to be left.
+        comes before the others of its slot. `id`: what people know it by. Cancelled (the client left): its place in
+        the line and its bytes are free at once, and a place that it had just got goes to the next. Run in a task of
+        its own, the task's result must not be thrown away: a `Place` in it has to be left.
         """
-        ticket = self._arrive(slot, size, again)
+        ticket = _Ticket(slot, size, self._now(), asyncio.get_running_loop().create_future(), id, conversation)
+        self._arrive(ticket, again)
         patience = slot.max_hold if within is None else min(slot.max_hold, within)
         timer = asyncio.get_running_loop().call_later(patience, self._expire, ticket)
         try:
@@ -166,28 +116,46 @@ class SlotGate:
         finally:
             timer.cancel()
 
-    def _arrive(self, slot: SlotSettings, size: int, again: Place | None) -> _Ticket:
-        """A ticket that is answered already (let in, or refused), or waits in its slot's line."""
-        ticket = _Ticket(slot, size, self._now(), asyncio.get_running_loop().create_future())
+    def _arrive(self, ticket: _Ticket, again: Place | None) -> None:
+        """Afterwards it is answered already (let in, or refused), or waits in its slot's line."""
         if self._refusal is not None:
             ticket.answer.set_result(self._refusal)
-            return ticket
+            return
+        self._warmth.came(ticket.conversation, ticket.since)
         self._turns.add(ticket, first=again is not None)
         if again is not None:
             again.leave()
         self._admit_next()
-        if again is None and not ticket.answer.done() and (limit := self._limit_passed(slot)):
+        if again is None and not ticket.answer.done() and (limit := self._limit_passed(ticket.slot)):
             self._turns.remove(ticket)
             ticket.answer.set_result(Refused(429, limit, self._retry_after()))
-        return ticket
 
     def _admit_next(self) -> None:
         """Let in those whose turn it is, as long as there is room."""
-        while self._room() and (turn := self._turns.next(self._in_flight())):
+        if self._warm_until is not None:
+            self._warm_until.cancel()
+            self._warm_until = None
+        while self._room() and (turn := self._turns.next(self._in_flight(), self._shares)):
             if turn.waiter.answer.cancelled():
                 self._turns.remove(turn.waiter)  # no turn is used up by one who has left
+            elif self._waits_for_another(turn):
+                return
             else:
                 self._admit(self._turns.take(turn))
+
+    def _shares(self, ticket: _Ticket) -> int:
+        return self._warmth.shares(ticket.conversation)
+
+    def _waits_for_another(self, turn: Turn[_Ticket]) -> bool:
+        """Whether the place stays free for a moment: the engine's last conversation will go on soon, and go first."""
+        if turn.shares or self._concurrency > 1 or not self._turns.may_be_warm:
+            return False
+        now = self._now()
+        until = self._warmth.awaited(turn.waiter.slot.priority, now)
+        if until is None:
+            return False
+        self._warm_until = asyncio.get_running_loop().call_later(until - now, self._admit_next)
+        return True
 
     def _room(self) -> bool:
         return self._open and self._hold.left() is None and self._in_flight().total() < self._concurrency
@@ -198,9 +166,10 @@ class SlotGate:
 
     def _admit(self, ticket: _Ticket) -> None:
         held = self._now() - ticket.since
-        place = Place(self._engine, self._run, held, asyncio.Event(), ticket.slot.name, self._opening, self)
+        talk = self._warmth.begun(ticket.conversation, ticket.slot.priority)
+        place = Place(self._engine, self._run, held, asyncio.Event(), ticket.slot.name, self._opening, self, talk)
         self._places.add(place)
-        self._note_idle()
+        self.note_idle()
         ticket.answer.set_result(place)
 
     def _expire(self, ticket: _Ticket) -> None:
@@ -220,11 +189,13 @@ class SlotGate:
         ):
             place.leave()
 
-    def _leave(self, place: Place) -> None:
+    def left(self, place: Place) -> None:
         if place in self._places:
             self._places.remove(place)
+            if not place._settling:
+                self._warmth.ended(place._talk, self._now())
             self._admit_next()
-            self._note_idle()
+            self.note_idle()
 
     # ------------------------------------------------------------------------------------- the controller's side
 
@@ -239,10 +210,11 @@ class SlotGate:
         if (engine, run) != (self._engine, self._run):
             self._engine, self._run = engine, run
             self._opening += 1
+            self._warmth.opened(self._prefixes.get(engine, 0))
         self._concurrency = concurrency
         self._open, self._refusal = True, None
         self._admit_next()
-        self._note_idle()
+        self.note_idle()
 
     def close(self) -> None:
         """Everyone waits. Requests in flight go on."""
@@ -271,15 +243,19 @@ class SlotGate:
         return len(waiting)
 
     def configure(
-        self, slots: Mapping[str, SlotSettings], gone: Collection[str], limits: Limits, places: Mapping[str, int]
+        self, slots: Mapping[str, SlotSettings], gone: Collection[str], limits: Limits, engines: Mapping[str, Engine]
     ) -> None:
-        """What is configured now. `gone`: slots that were removed; `places`: each engine's concurrency.
+        """What is configured now. `gone`: slots that were removed.
 
         Who waits keeps its turn, and the longest wait that it was promised; the rest of what its slot says holds at
         once. Nobody is turned away because a limit is lower now, but of a slot that is gone nobody can wait.
         """
         self._max_waiting, self._max_waiting_bytes = limits.max_waiting, limits.max_waiting_bytes
-        self._concurrency = places.get(self._engine, self._concurrency)
+        self._turns.warm, self._warmth.wait = limits.warm_turns, limits.warm_wait
+        self._prefixes = {name: engine.prefixes for name, engine in engines.items()}
+        if self._engine in engines:
+            self._concurrency = engines[self._engine].concurrency
+            self._warmth.keep(self._prefixes[self._engine])
         for ticket in tuple(self._turns):
             name = ticket.slot.name
             if name in gone and not ticket.answer.done():
@@ -311,7 +287,7 @@ class SlotGate:
             place.cut.set()
         return sum(not place._settling for place in self._places)
 
-    def _note_idle(self) -> None:
+    def note_idle(self) -> None:
         if any(place._opening == self._opening and not place._settling for place in self._places):
             self._idle.clear()
         else:

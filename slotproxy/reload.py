@@ -154,7 +154,7 @@ class Reload:
         self.checker.configure(headroom=card.headroom, baseline=card.baseline, strict=card.on_change == "refuse")
         self.in_force.settings = new
         gone = old.slots.keys() - new.slots.keys()
-        self.gate.configure(new.slots, gone, new.limits, {e.name: e.concurrency for e in new.engines.values()})
+        self.gate.configure(new.slots, gone, new.limits, new.engines)
         for tell in self.told:
             tell()
         return lines

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Protocol
 
 from slotproxy.config import SlotSettings
-from slotproxy.gate import Place, SlotGate
+from slotproxy.gate import SlotGate
+from slotproxy.places import Place
 from swap.controller import Controller
 from swap.ends import Tried
 from swap.health import Health

@@ -15,12 +15,14 @@ from starlette.types import Receive, Scope, Send
 from engines.spec import Api, Engine, Settling
 from slotproxy.arrival import Held, Room, read_body, request_id, slot_of
 from slotproxy.config import Settings, SlotSettings
+from slotproxy.conversation import conversation_of
 from slotproxy.forward import Call, Exchange, NeverSeen
-from slotproxy.gate import Answer, Expired, Place, Refused, SlotGate, no_slot
+from slotproxy.gate import SlotGate
 from slotproxy.in_force import InForce
 from slotproxy.models import Models
 from slotproxy.outcomes import Outcome, Outcomes, Record
 from slotproxy.payload import Payload, Piece, not_json
+from slotproxy.places import Answer, Expired, Place, Refused, no_slot
 from slotproxy.presence import Beat, ClientGone, Cut, cut_off, gone, unless
 from slotproxy.protocols import MARKED, ApiError
 from slotproxy.reply import Reply
@@ -240,7 +242,10 @@ class Visit:
 
     async def _entered(self, slot: SlotSettings, again: Place | None) -> Answer:
         within = max(0.0, slot.max_hold - self._record.held)
-        answer = await self._house.gate.enter(slot, size=self._record.received, within=within, again=again)
+        talk = conversation_of(self._api, self._payload.fields)
+        answer = await self._house.gate.enter(
+            slot, size=self._record.received, within=within, again=again, id=self._record.id, conversation=talk
+        )
         match answer:
             case Place():
                 self._place = answer  # known here already, so that it is left even if nobody takes the result

@@ -142,7 +142,7 @@ def value(written: str) -> object:
 def test_the_defaults_in_the_readme_are_the_codes_own() -> None:
     written = {row[0].strip("`"): value(row[1].strip("`")) for row in rows("key | default | meaning")}
     taken = dict(defaults())
-    from_profile = {f"engines.ENGINE.{name}" for name in ("concurrency", "stop_grace", "start_deadline")}
+    from_profile = {f"engines.ENGINE.{name}" for name in ("concurrency", "prefixes", "stop_grace", "start_deadline")}
     assert {key: written[key] for key in taken if key not in from_profile} == {
         key: default for key, default in taken.items() if key not in from_profile
     }

@@ -93,6 +93,7 @@ PROFILE = Profile(
         COUNT_TOKENS: Api.COUNT_TOKENS,
         EMBEDDINGS: Api.EMBEDDINGS,
     },
+    prefixes=1,  # of each of its KV slots, of which there is one for each request at a time
     stop_grace=30.0,
     start_deadline=600.0,
     artifacts=artifacts,

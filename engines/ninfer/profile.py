@@ -49,6 +49,7 @@ PROFILE = Profile(
         MESSAGES: Api.MESSAGES,
         COUNT_TOKENS: Api.COUNT_TOKENS,
     },
+    prefixes=1,  # by exact tokens, one or two conversations: one is sure
     stop_grace=60.0,
     start_deadline=600.0,
     artifacts=_artifacts,

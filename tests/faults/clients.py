@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slotproxy.config import SlotSettings
-from slotproxy.gate import Expired, Place, Refused, SlotGate
+from slotproxy.gate import SlotGate
+from slotproxy.places import Expired, Place, Refused
 from tests.faults.outside import TimedRuntime
 
 PATIENT = SlotSettings("agents", max_hold=3600.0, max_waiting=1000)

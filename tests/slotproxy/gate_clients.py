@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from slotproxy.config import SlotSettings
-from slotproxy.gate import Answer, Place, SlotGate
+from slotproxy.gate import SlotGate
+from slotproxy.places import Answer, Place
 
 SLOT = SlotSettings("coder", max_waiting=1000)
 OTHER = SlotSettings("voice")

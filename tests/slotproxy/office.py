@@ -12,8 +12,9 @@ from slotproxy.config import CardSettings, Settings, SlotSettings
 from slotproxy.daemon import clients_wait
 from slotproxy.desk import Desk, Json
 from slotproxy.evidence_desk import EvidenceDesk
-from slotproxy.gate import Place, SlotGate
+from slotproxy.gate import SlotGate
 from slotproxy.in_force import InForce
+from slotproxy.places import Place
 from slotproxy.reload import Reload
 from swap.controller import Controller
 from swap.decisions import Decisions

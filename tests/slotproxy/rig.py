@@ -219,7 +219,13 @@ async def proxied(
         slots=slots,
         limits=limits,
     )
-    gate = SlotGate(max_waiting=limits.max_waiting, max_waiting_bytes=limits.max_waiting_bytes)
+    gate = SlotGate(
+        max_waiting=limits.max_waiting,
+        max_waiting_bytes=limits.max_waiting_bytes,
+        warm_turns=limits.warm_turns,
+        warm_wait=limits.warm_wait,
+        prefixes={each.name: each.prefixes for each in engines},
+    )
     if opened:
         gate.open(engines[0].name, engines[0].concurrency, RUN)
     outcomes = Outcomes()

@@ -11,7 +11,7 @@ import asyncio
 import pytest
 
 from slotproxy.config import SlotSettings
-from slotproxy.gate import Expired, Place, Refused
+from slotproxy.places import Expired, Place, Refused
 from slotproxy.turns import PATIENCE
 from tests.simulated_time import in_simulated_time
 from tests.slotproxy.gate_clients import OTHER, SLOT, Engine, entered, got, moment, new_gate

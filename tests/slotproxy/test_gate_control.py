@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from slotproxy.config import SlotSettings
-from slotproxy.gate import Expired, Place, Refused, SlotGate, SlotView
+from slotproxy.gate import SlotGate
+from slotproxy.places import Expired, Place, Refused, SlotView
 from swap.ports import Gate
 from tests.simulated_time import in_simulated_time
 from tests.slotproxy.gate_clients import OTHER, SLOT, entered, got, moment, new_gate

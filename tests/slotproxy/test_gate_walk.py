@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotproxy.config import SlotSettings
-from slotproxy.gate import Expired, Place, Refused, SlotGate
+from slotproxy.gate import SlotGate
+from slotproxy.places import Expired, Place, Refused
 from tests.simulated_time import in_simulated_time
 from tests.slotproxy.gate_clients import moment, new_gate
 

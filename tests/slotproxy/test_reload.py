@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from engines.spec import Engine, Pair
 from slotproxy.config import ConfigError, Limits, Settings, SlotSettings
-from slotproxy.gate import Place, Refused
+from slotproxy.places import Place, Refused
 from slotproxy.refusal import Refusal
 from swap import refit
 from swap.decisions import Kind

@@ -12,7 +12,8 @@ import pytest
 from engines.ninfer.profile import PROFILE as NINFER
 from engines.spec import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Settling
 from slotproxy.config import Limits
-from slotproxy.gate import Place, SlotGate
+from slotproxy.gate import SlotGate
+from slotproxy.places import Place
 from slotproxy.supervision import OURS, place_of_ours, taken
 from swap.ends import Tried
 from tests.slotproxy.rig import (
