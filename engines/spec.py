@@ -239,7 +239,7 @@ class Engine:
     prefixes: int = 0  # conversations whose prefix it keeps; 0: the order of requests is none of its concern
     stop_grace: float = 60.0
     start_deadline: float = 600.0
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     passthrough: frozenset[str] = frozenset()
     probe_model: str | None = None  # the model name a probe sends; None: the first that GET /v1/models names
     probe_tokens: int = 4

@@ -20,7 +20,7 @@ _SIZES = {"vram", "host_memory", "headroom", "baseline", "max_body", "max_waitin
 _DURATIONS = {"drain", "freeing", "stop_limit", "max_hold", "first_ping", "ping_every", "warm_wait"}
 _DURATIONS |= {"stop_grace", "start_deadline", "health_every"}
 _PLAIN = (int, float, str, bool, enum.Enum, type(None))
-_NEVER_SHOWN = {"key", "api_key", "webhook"}
+_NEVER_SHOWN = {"keys", "api_key", "webhook"}
 
 
 def fixed(old: Settings, new: Settings) -> list[str]:

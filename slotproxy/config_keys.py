@@ -116,7 +116,10 @@ class EngineKeys(Keys):
 
 
 class SlotKeys(Keys):
-    key_file: Annotated[Path | None, Meta(description="the file that holds the client's key")] = None
+    key_file: Annotated[
+        Path | None, Meta(description="the file that holds the client's key, or several, or their hashes: one a line")
+    ] = None
+    key_env: Annotated[str | None, Meta(description="in place of key_file: the variable that holds the same")] = None
     priority: Annotated[int | None, Meta(description="higher goes first")] = None
     max_in_flight: Annotated[Count | None, Meta(description="requests at the engine at once")] = None
     max_waiting: Annotated[Count | None, Meta(description="requests that wait; more are answered 429")] = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Iterable, Iterator, Mapping
 
 from slotproxy.config_slots import ANONYMOUS, SlotSettings
+from slotproxy.keys import digest
 
 
 class Slots:
@@ -18,21 +18,21 @@ class Slots:
 
     def __init__(self, slots: Mapping[str, SlotSettings]) -> None:
         self._anonymous = slots.get(ANONYMOUS)
-        self._by_digest = [(_digest(slot.key.encode()), slot) for slot in slots.values() if slot.key]
+        self._by_digest = [(key, slot) for slot in slots.values() for key in slot.keys]
 
     def find(self, headers: Iterable[tuple[bytes, bytes]]) -> SlotSettings | None:
         """The slot of the first key that one has, from `Authorization: Bearer KEY` or `x-api-key: KEY`.
 
         No key, or none that a slot has: `anonymous` where there is such a slot, else None (to be answered 401).
         """
-        for key in _keys(headers):
+        for key in filter(None, _keys(headers)):
             if slot := self._by_key(key):
                 return slot
         return self._anonymous
 
     def _by_key(self, key: bytes) -> SlotSettings | None:
-        digest = _digest(key)
-        matches = [slot for known, slot in self._by_digest if hmac.compare_digest(known, digest)]
+        hashed = digest(key)
+        matches = [slot for known, slot in self._by_digest if hmac.compare_digest(known, hashed)]
         return matches[0] if matches else None
 
 
@@ -46,7 +46,3 @@ def _keys(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
                 scheme, _, key = value.strip().partition(b" ")
                 if scheme.lower() == b"bearer":
                     yield key.strip()
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

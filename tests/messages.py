@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 # Who says something went wrong, and which argument is the message. With a module before it: there alone.
 SPEAKERS = {
     **dict.fromkeys(("Fault", "Unreachable", "Foreign", "CannotStage", "CannotStart", "CardUnknown", "Unfinished"), 0),
-    **dict.fromkeys(("DockerSaid", "Reset", "Hangs", "NoThread", "ArtifactError", "CannotRead"), 0),
+    **dict.fromkeys(("BadKey", "DockerSaid", "Reset", "Hangs", "NoThread", "ArtifactError", "CannotRead"), 0),
     **dict.fromkeys(("Refusal", "CannotServe", "Trouble", "Lost", "wrong", "refuse", "NotTold", "units.ValueError"), 0),
     **dict.fromkeys(("ApiError", "Failed", "_failed", "Refused", "Expired", "Died", "control._error"), 1),
     # of a request: status and code come before what happened

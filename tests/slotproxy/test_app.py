@@ -18,6 +18,7 @@ from engines.llamacpp.profile import PROFILE as LLAMACPP
 from engines.openai.profile import PROFILE as OPENAI
 from engines.spec import CHAT, COMPLETIONS, MESSAGES
 from slotproxy.config import Limits, SlotSettings
+from slotproxy.keys import digests
 from slotproxy.outcomes import Outcome
 from slotproxy.visit import Patience
 from tests.slotproxy.rig import (
@@ -43,7 +44,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 
 
 def keyed(**more: Any) -> dict[str, SlotSettings]:
-    return {"voice": SlotSettings("voice", key="sesame", **more)}
+    return {"voice": SlotSettings("voice", keys=digests("sesame"), **more)}
 
 
 # ------------------------------------------------------------------------------------------------ at once, always

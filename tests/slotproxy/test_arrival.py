@@ -14,6 +14,7 @@ from slotproxy import linger
 from slotproxy.app import ClientPort
 from slotproxy.arrival import Room
 from slotproxy.config import Limits, SlotSettings
+from slotproxy.keys import digests
 from slotproxy.outcomes import Outcome
 from slotproxy.visit import Patience
 from tests.slotproxy.rig import (
@@ -79,7 +80,7 @@ def write_first(port: int, version: int, path: str, headers: dict[str, str]) -> 
 async def test_a_client_that_writes_first_reads_why_it_was_refused(
     key: str, path: str, status: int, version: int, ends: str
 ) -> None:
-    slots = {"voice": SlotSettings("voice", key="sesame")}
+    slots = {"voice": SlotSettings("voice", keys=digests("sesame"))}
     headers = {"connection": ends, "authorization": f"Bearer {key}"}
     async with proxied(engine("http://127.0.0.1:1"), slots=slots) as proxy:
         assert await asyncio.to_thread(write_first, proxy.port, version, path, headers) == status

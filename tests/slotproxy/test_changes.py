@@ -12,13 +12,15 @@ from engines.spec import Engine, GiB, MiB, Pair, Require
 from slotproxy.changes import changes, fixed
 from slotproxy.config import CardSettings, Limits, Settings, SlotSettings
 from slotproxy.config_notify import NotifySettings
+from slotproxy.keys import digests
 from swap.decisions import Kind
 
 V2 = Pair("ninfer", "v2", "ninfer:local", (Path("/models/v2.ninfer"),), env={"TOKEN": "hunter2"})
 NINFER = Engine(
     "ninfer", PROFILE, "http://127.0.0.1:8095", 30 * GiB, {"v2": V2}, "v2", "ninfer-eval", api_key="hunter2"
 )
-VOICE = SlotSettings("voice", key="hunter2", max_hold=5.0)
+OTHER = digests("other")
+VOICE = SlotSettings("voice", keys=digests("hunter2"), max_hold=5.0)
 OLD = Settings(
     path=Path("/etc/slotproxy.yml"),
     host="127.0.0.1",
@@ -56,8 +58,14 @@ def pair(**more: object) -> Settings:
         (replace(OLD, models={"m": {"ninfer": "o"}, "n": {}}), ["models.m: changed", "models.n: added"]),
         (replace(OLD, slots={}), ["slots.voice: removed"]),
         (
-            replace(OLD, slots={"voice": replace(VOICE, key="other", max_hold=9.0), "new": SlotSettings("new", "k")}),
-            ["slots.voice.key: changed", "slots.voice.max_hold: 5.0 s → 9.0 s", "slots.new: added"],
+            replace(
+                OLD,
+                slots={
+                    "voice": replace(VOICE, keys=digests("other"), max_hold=9.0),
+                    "new": SlotSettings("new"),
+                },
+            ),
+            ["slots.voice.keys: changed", "slots.voice.max_hold: 5.0 s → 9.0 s", "slots.new: added"],
         ),
         (engine(vram=31 * GiB, api_key="x"), ["engines.ninfer.vram: 30GiB → 31GiB", "engines.ninfer.api_key: changed"]),
         (engine(require=Require.CANDIDATE), ["engines.ninfer.require: verified → candidate"]),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from engines.spec import GiB, MiB
 from slotproxy.config import ConfigError, Settings, check_fits, control_of, load, schema
+from slotproxy.keys import digests
 from swap.decisions import Kind
 
 SAMPLE = Path(__file__).parents[2] / "deploy" / "slotproxy.yml"
@@ -146,8 +147,13 @@ def test_a_file_becomes_settings_with_the_profiles_facts_and_our_defaults(folder
     assert llama.deployed_pair.image == "/usr/bin/llama-server"
     assert llama.deployed_pair.command == llama.command == ("/usr/bin/llama-server", "--port", "8099")
     voice = settings.slots["voice"]
-    assert (voice.key, voice.priority, voice.max_hold, voice.defaults) == ("sk-voice", 10, 5.0, {"a": {"b": False}})
-    assert settings.slots["anonymous"].key is None
+    assert (voice.keys, voice.priority, voice.max_hold, voice.defaults) == (
+        digests("sk-voice"),
+        10,
+        5.0,
+        {"a": {"b": False}},
+    )
+    assert not settings.slots["anonymous"].keys
     assert settings.models == {"qwen": {"ninfer": "qwen3.8-27b", "strata": "flash"}, "*": {}}
 
 
@@ -300,16 +306,6 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.yml").write_bytes(b"a: \xff\n")
     with pytest.raises(ConfigError, match="is not UTF-8 text"):
         load(tmp_path / "binary.yml")
-
-
-@pytest.mark.parametrize("content", ["", "  \n", "two\nlines", "ключ", "a\0b"])
-def test_a_key_file_holds_one_printable_key_and_is_never_shown(folder: Path, content: str) -> None:
-    (folder / "keys" / "odd").write_text(content)
-    document = box()
-    document["slots"]["voice"]["key_file"] = "keys/odd"
-    line = refusal(folder, document)
-    assert line.startswith(f"slots.voice.key_file: {folder}/keys/odd ")
-    assert not content.strip() or content.strip() not in line
 
 
 def test_anonymous_may_be_let_in_from_elsewhere_on_purpose(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from engines.spec import CHAT, EMBEDDINGS, MESSAGES, RESPONSES
 from slotproxy.config import SlotSettings
+from slotproxy.keys import digests
 from slotproxy.outcomes import Outcome
 from tests.slotproxy.rig import (
     DONE,
@@ -124,7 +125,7 @@ async def test_a_slots_defaults_are_for_generating_calls_and_only_where_the_clie
 
 @pytest.mark.parametrize(("path", "named"), [(CHAT, [b"authorization"]), (MESSAGES, [b"authorization", b"x-api-key"])])
 async def test_the_engines_own_key_takes_the_place_of_the_clients(path: str, named: list[bytes]) -> None:
-    slots = {"voice": SlotSettings("voice", key="clients-key")}
+    slots = {"voice": SlotSettings("voice", keys=digests("clients-key"))}
     up = Upstream(saying(whole(b"{}")))
     async with up, proxied(engine(up.url, api_key="engines-key"), slots=slots) as proxy, browser() as client:
         await client.post(proxy.url + path, json=ask(), headers={"x-api-key": "clients-key"})

@@ -256,7 +256,7 @@ async def test_a_stopped_engine_may_become_another_container(office: Office) -> 
 
 @in_simulated_time
 async def test_who_waits_keeps_its_turn_and_a_slot_that_is_gone_is_answered(office: Office) -> None:
-    other = SlotSettings("other", key="k")
+    other = SlotSettings("other")
     async with office.serving("strata:current"):
         await reload(office, slots={SLOT.name: SLOT, "other": other})
         office.slots.hold(None)

@@ -7,10 +7,11 @@ import hmac
 import pytest
 
 from slotproxy.config import SlotSettings
+from slotproxy.keys import digest, digests
 from slotproxy.slots import Slots
 
-VOICE = SlotSettings("voice", key="sk-voice")
-CODER = SlotSettings("coder", key="sk-cödér")
+VOICE = SlotSettings("voice", keys=digests("sk-voice"))
+CODER = SlotSettings("coder", keys=frozenset((digest("sk-cödér".encode()),)))
 ANYONE = SlotSettings("anonymous")
 KEYED = {slot.name: slot for slot in (VOICE, CODER)}
 OPEN = {**KEYED, "anonymous": ANYONE}
@@ -60,7 +61,7 @@ def test_an_unknown_key_in_one_header_does_not_hide_a_known_one_in_the_other() -
 
 
 def test_an_empty_key_opens_no_slot() -> None:
-    keyless = {"anonymous": ANYONE, "blank": SlotSettings("blank", key="")}
+    keyless = {"anonymous": ANYONE, "blank": SlotSettings("blank", keys=frozenset((digest(b""),)))}
     assert Slots(keyless).find([(b"x-api-key", b"")]) is ANYONE
 
 
