@@ -7,12 +7,14 @@ All the rest may: nobody gives an engine up for it alone, it is asked for a comp
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 IN_BAND: Final = 200  # the status of an answer whose error came as an event of its stream
 _LATER: Final = frozenset((501, 504, 529))  # not implemented, waited too long, overloaded: the engine is well
 _BUSY: Final = frozenset(("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "timeout_error"))
 _SHOWN: Final = 200  # characters of an error, for people
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")  # what is an identifier, and no sentence
 
 
 def broken(status: int, body: bytes, *, busy: frozenset[str] = frozenset()) -> bool:
@@ -27,8 +29,19 @@ def broken(status: int, body: bytes, *, busy: frozenset[str] = frozenset()) -> b
     return not names & (_BUSY | busy) and (status != 503 or bool(names))
 
 
+def named(status: int, body: bytes) -> str:
+    """Which error it is, by status, code and type: what may be kept of an answer to a client.
+
+    Its message may not: engines quote prompts, tools and templates in theirs.
+    """
+    error = _error(body)
+    names = [name for name in map(str, map(error.get, ("code", "type"))) if _NAME.fullmatch(name)]
+    which = " ".join(dict.fromkeys(name for name in names if name not in ("None", str(status))))
+    return f"{'in-band' if status == IN_BAND else f'HTTP {status}'} {which}".strip()
+
+
 def told(body: bytes) -> str:
-    """What the error says, on one short line."""
+    """What the error says, on one short line. For answers to questions of our own: to a client's it may quote him."""
     message = _error(body).get("message")
     text = message if isinstance(message, str) and message else body.decode(errors="replace")
     return " ".join(text.split())[:_SHOWN]

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import httpx
 import msgspec
 
-from engines.failing import IN_BAND, told
+from engines.failing import IN_BAND, named
 from engines.spec import Api, Engine
 from slotproxy.headers import Headers, to_client, to_engine, value_of
-from slotproxy.outcomes import Outcome, Record
+from slotproxy.outcomes import End, Outcome, Record
 from slotproxy.payload import Piece
 from slotproxy.protocols import MARKED, ApiError
 from slotproxy.reply import Reply
@@ -30,6 +30,7 @@ _CONNECT_LIMIT = 10.0  # seconds
 _LINGER = 2.0  # seconds that an engine has, after its end marker, to end the answer itself
 _SLICE = 256 * 1024  # bytes of a body that are written at once: a write copies, and others wait meanwhile
 _NOTHING_CAME = "without sending a response"  # in httpx's words; else something came that is no HTTP
+_HARMLESS = ("Server disconnected", "peer closed connection")  # the same of what quotes nothing
 _KEPT = 4096  # bytes of an engine's error that are looked at for what they say of the engine
 _TOLD = 64 * 1024  # bytes of an engine's error that are read, when it has to be told in-band
 
@@ -107,12 +108,12 @@ class Exchange:
             raise self._failed(504, "timed_out", f"sent nothing for {self._idle_limit:g} s") from None
         except httpx.TransportError as error:
             self._closed = not isinstance(error, httpx.RemoteProtocolError) or _NOTHING_CAME in str(error)
-            raise self._failed(502, "no_answer", f"closed the connection without an answer ({error})") from None
+            raise self._failed(502, "no_answer", f"closed the connection without an answer ({_words(error)})") from None
         self._chunks = self._response.aiter_raw()
         if self._reply.started:
             self._first = await self._next()
 
-    async def relay(self) -> Outcome:
+    async def relay(self) -> End:
         """Hand the answer on as it comes. Raises ApiError when it doesn't come to its end, ClientGone.
 
         The client's answer is not ended here: first the engine's place is free, then comes the last chunk.
@@ -146,13 +147,16 @@ class Exchange:
 
     @property
     def complaint(self) -> str:
-        """What the engine said that may mean that it is broken, as its profile has it; empty: nothing of the kind."""
+        """Which error of the engine may mean that it is broken, as its profile has it; empty: none.
+
+        Never its own words: it may be quoting the client, and this goes to the log, the event log and `notify:`.
+        """
         observer = self._reply.observer
         if self._status >= 500 and self.engine.profile.broken(self._status, bytes(self._error)):
-            return f"HTTP {self._status}: {told(bytes(self._error))}"
+            return named(self._status, bytes(self._error))
         refusal = observer.refusal if observer is not None and self._status == 200 else b""
         if refusal and self.engine.profile.broken(IN_BAND, refusal):
-            return f"in-band: {told(refusal)}"
+            return named(IN_BAND, refusal)
         return ""
 
     @property
@@ -220,23 +224,24 @@ class Exchange:
         except httpx.TransportError as error:
             if self._marked:
                 return None
-            raise self._broken(502, "cut_short", f"broke off in the middle of its answer ({error})") from None
+            raise self._broken(502, "cut_short", f"broke off in the middle of its answer ({_words(error)})") from None
 
     @property
     def _marked(self) -> bool:
         return self._reply.observer is not None and self._reply.observer.complete
 
-    def _judge(self) -> Outcome:
+    def _judge(self) -> End:
         """The engine has ended its answer. Raises ApiError when that isn't the end of it."""
         observer = self._reply.observer
         if observer is not None:
             observer.end()
             if observer.failed:
-                return Outcome.FAILED
+                return End(Outcome.FAILED, "in-band", named(IN_BAND, observer.error))
             if self.call.api in MARKED and not observer.complete:
                 raise self._broken(502, "cut_short", "ended the stream before its end marker")
-        busy_or_broken = self._record.status >= 500 or self._record.status in (408, 429)
-        return Outcome.FAILED if busy_or_broken else Outcome.SERVED
+        if self._status >= 500 or self._status in (408, 429):
+            return self._by_status
+        return End(Outcome.SERVED)
 
     async def _told(self, response: httpx.Response) -> ApiError:
         """The engine's answer as an error that can be said in-band."""
@@ -248,7 +253,12 @@ class Exchange:
             media = response.headers.get("content-type", "nothing")
             return self._failed(502, "bad_answer", f"answered with {media} where a stream was asked for")
         message, code = _said(body)
-        return self._failed(response.status_code, code, f"answered {response.status_code}: {message}")
+        message = f"{self.engine.name} answered {response.status_code}: {message}"
+        return ApiError(response.status_code, message, code, outcome=Outcome.FAILED, logged=self._by_status)
+
+    @property
+    def _by_status(self) -> End:
+        return End(Outcome.FAILED, "status", named(self._status, bytes(self._error)))
 
     @property
     def _status(self) -> int:
@@ -256,7 +266,7 @@ class Exchange:
         return 0 if self._response is None else self._response.status_code
 
     def _remember(self, chunk: bytes) -> None:
-        if self._status >= 500 and len(self._error) < _KEPT:
+        if self._status >= 400 and len(self._error) < _KEPT:
             self._error += chunk
 
     def _failed(self, status: int, code: str, what: str) -> ApiError:
@@ -265,6 +275,13 @@ class Exchange:
     def _broken(self, status: int, code: str, what: str) -> ApiError:
         message = f"{self.engine.name} {what}; what came so far is not a whole answer"
         return ApiError(status, message, code, outcome=Outcome.TRUNCATED)
+
+
+def _words(error: httpx.TransportError) -> str:
+    """What is to blame, without a byte of what came: parsers quote it."""
+    if not isinstance(error, httpx.RemoteProtocolError) or str(error).startswith(_HARMLESS):
+        return str(error) or type(error).__name__
+    return "what came is no HTTP"
 
 
 class _Error(msgspec.Struct):

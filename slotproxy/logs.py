@@ -1,6 +1,7 @@
 """The log: one line of JSON an event, on stderr; journald adds what it wants.
 
-Libraries that use the standard library's logging go the same way, from warnings on.
+Libraries that use the standard library's logging go the same way, from warnings on. What they say of an exception is
+where it was raised and of which type, never its text: parsers quote what they were given, and that may be a prompt.
 """
 
 from __future__ import annotations
@@ -8,11 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+import traceback
+from pathlib import Path
+from types import FrameType
 from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+_FRAMES = 20  # of an exception, that are told
+_CAUSES = 5
 FIRST = ("timestamp", "level", "event")  # what people look for in a line
 
 
@@ -64,5 +71,28 @@ class _Passed(logging.Handler):
         exception = record.exc_info[1] if record.exc_info else None
         if isinstance(exception, asyncio.CancelledError):
             return  # what ends with the daemon isn't broken
-        log = structlog.get_logger("slotproxy")
-        log.log(record.levelno, record.getMessage().strip(), source=record.name, exc_info=exception)
+        said, log = record.getMessage().strip(), structlog.get_logger("slotproxy")
+        if exception is None:
+            log.log(record.levelno, said, source=record.name)
+            return
+        cut = re.split(r"[\n(]", said)[0]  # asyncio goes on with what it was at, values included
+        log.log(record.levelno, cut, source=record.name, **frames(exception))
+
+
+def frames(error: BaseException) -> dict[str, object]:
+    """An exception without its text: the types of it and of its causes, and where it was raised, innermost last."""
+    causes = [error]
+    while len(causes) < _CAUSES and (cause := _cause(causes[-1])) is not None:
+        causes.append(cause)
+    at = [_place(frame, line) for one in reversed(causes) for frame, line in traceback.walk_tb(one.__traceback__)]
+    return {"error": " from ".join(type(one).__name__ for one in causes), "at": at[-_FRAMES:]}
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        return error.exceptions[0]
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{line} {frame.f_code.co_name}"

@@ -1,4 +1,7 @@
-"""How each request ended: one line of log, and a count."""
+"""How each request ended: one line of log, and a count.
+
+What a client sent, and what an engine said about it, never gets into either: no prompt, no key, no query, no answer.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,28 @@ import structlog
 class Outcome(enum.Enum):
     """How a request ended.
 
-    SERVED: whole, as the engine answered it. FAILED: the engine answered with an error, or not at all.
-    TRUNCATED: the answer began and never came to its end. CANCELLED: the client left.
-    REFUSED: we didn't let it through. EXPIRED: it waited too long.
+    SERVED: whole, as the engine answered it, a client's own mistakes (4xx) included. FAILED: the engine answered with
+    an error, by its status or in-band, or not at all. TRUNCATED: the answer began and never came to its end.
+    CUT: the operator ended it: the card was needed for another engine, or the proxy stopped.
+    CANCELLED: the client left. REFUSED: we didn't let it through. EXPIRED: it waited too long.
     """
 
     SERVED = "served"
     FAILED = "failed"
     TRUNCATED = "truncated"
+    CUT = "cut"
     CANCELLED = "cancelled"
     REFUSED = "refused"
     EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """`how`: which kind of that outcome, in a word (`in-band`, `stalled`, …). `reason`: in words of our own."""
+
+    outcome: Outcome
+    how: str = ""
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -52,8 +66,8 @@ class Outcomes:
         self.counts: Counter[Outcome] = Counter()
         self._log = structlog.get_logger("slotproxy.request")
 
-    def add(self, record: Record, outcome: Outcome, reason: str = "") -> None:
-        self.counts[outcome] += 1
+    def add(self, record: Record, end: End) -> None:
+        self.counts[end.outcome] += 1
         self._log.info(
             "request",
             id=record.id,
@@ -62,10 +76,11 @@ class Outcomes:
             model=record.model,
             engine=record.engine,
             status=record.status,
-            outcome=outcome.value,
+            outcome=end.outcome.value,
             held_ms=record.held_ms(),
             total_ms=round((time.monotonic() - record.started) * 1000),
             bytes_in=record.received,
             bytes_out=record.sent,
-            **({"reason": reason} if reason else {}),
+            **({"how": end.how} if end.how else {}),
+            **({"reason": end.reason} if end.reason else {}),
         )

@@ -14,7 +14,11 @@ Alarm = Coroutine[Any, Any, Exception]
 
 
 class ClientGone(Exception):
-    """The client has closed its connection, or takes no bytes any more."""
+    """The client has closed its connection (`left`), or takes no bytes any more (`not_reading`)."""
+
+    def __init__(self, how: str = "left") -> None:
+        super().__init__(how)
+        self.how = how
 
 
 class Cut(Exception):

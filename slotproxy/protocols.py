@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from engines.spec import MESSAGES, Api
-from slotproxy.outcomes import Outcome
+from slotproxy.outcomes import End, Outcome
 
 MARKED = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
 """Protocols whose streams have an end marker."""
@@ -48,13 +48,21 @@ def spoken(path: str, headers: list[tuple[bytes, bytes]]) -> Api:
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """A request that ends with an error of ours. `message` says what happened, why, and what to do."""
+    """A request that ends with an error of ours. `message` says what happened, why, and what to do.
+
+    `logged`: what the log says of it, where message or code are an engine's own words: those may quote a prompt.
+    """
 
     status: int
     message: str
     code: str
     retry_after: float | None = None  # seconds
     outcome: Outcome = Outcome.REFUSED
+    logged: End | None = None
+
+    @property
+    def end(self) -> End:
+        return self.logged or End(self.outcome, self.code, self.message)
 
     def __str__(self) -> str:
         return self.message
@@ -119,6 +127,7 @@ class Observer:
         self.complete = False
         self.failed = False
         self.events = 0
+        self.error = b""  # the data of the first one
         self.refusal = b""
         self._spoke = False  # something of an answer has come
         self._api = api
@@ -181,8 +190,9 @@ class Observer:
     def _judge(self, name: bytes, data: bytes) -> None:
         was_well = not self.failed
         self._look(name, data)
-        if self.failed and was_well and not self._spoke:
-            self.refusal = data
+        if self.failed and was_well:
+            self.error = data
+            self.refusal = b"" if self._spoke else data
         self._spoke = self._spoke or _SPOKEN.search(data) is not None
 
     def _look(self, name: bytes, data: bytes) -> None:

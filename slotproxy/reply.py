@@ -103,4 +103,4 @@ class Reply:
             async with asyncio.timeout(limit or self._write_limit):
                 await self._send_message(message)
         except TimeoutError:
-            raise ClientGone from None
+            raise ClientGone("not_reading") from None

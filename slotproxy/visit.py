@@ -19,8 +19,9 @@ from slotproxy.conversation import conversation_of
 from slotproxy.forward import Call, Exchange, NeverSeen
 from slotproxy.gate import SlotGate
 from slotproxy.in_force import InForce
+from slotproxy.logs import frames
 from slotproxy.models import Models
-from slotproxy.outcomes import Outcome, Outcomes, Record
+from slotproxy.outcomes import End, Outcome, Outcomes, Record
 from slotproxy.payload import Payload, Piece, not_json
 from slotproxy.places import Answer, Expired, Place, Refused, no_slot
 from slotproxy.presence import Beat, ClientGone, Cut, cut_off, gone, unless
@@ -114,31 +115,32 @@ class Visit:
             await self._reply.end()
         except ApiError as error:
             await self._fail(error)
-        except ClientGone:
+        except ClientGone as error:
             whole = self._exchange is not None and self._exchange.whole  # many close as soon as they see the marker
-            self._end(Outcome.SERVED if whole else Outcome.CANCELLED)
+            self._end(End(Outcome.SERVED) if whole else End(Outcome.CANCELLED, error.how))
             await self._reply.abort()
         except Cut:
             what = "ended by the operator: the card is needed for another engine, or the proxy stops"
-            await self._fail(ApiError(503, what, "cut", _RETRY_LATER, Outcome.FAILED))
+            await self._fail(ApiError(503, what, "cut", _RETRY_LATER, Outcome.CUT))
         except asyncio.CancelledError:
-            self._end(Outcome.CANCELLED, "the proxy stops")
+            self._end(End(Outcome.CUT, "stopping", "the proxy stops"))
             raise
-        except Exception:
-            structlog.get_logger("slotproxy").exception("a fault of slotproxy's own", id=self._record.id)
+        except Exception as error:
+            log = structlog.get_logger("slotproxy")
+            log.error("a fault of slotproxy's own", id=self._record.id, **frames(error))
             what = "slotproxy itself failed; its log says more under this request's id"
             await self._fail(ApiError(500, what, "internal_error", outcome=Outcome.FAILED))
 
     async def _fail(self, error: ApiError) -> None:
         self._record.status = self._record.status or error.status
-        self._end(error.outcome, error.message)
+        self._end(error.end)
         await self._reply.fail(error)
 
-    def _end(self, outcome: Outcome, reason: str = "") -> None:
+    def _end(self, end: End) -> None:
         """One line and one count, for the first end only: a client may still leave while it is told of that end."""
         if not self._ended:
             self._ended = True
-            self._house.outcomes.add(self._record, outcome, reason)
+            self._house.outcomes.add(self._record, end)
 
     async def _settled(self) -> None:
         """Keep the place while the engine goes on with what nobody waits for any more."""
@@ -169,7 +171,7 @@ class Visit:
 
     # -------------------------------------------------------------------------------------------- how it goes
 
-    async def _serve(self) -> Outcome:
+    async def _serve(self) -> End:
         slot = slot_of(self._house.slots, self._scope["headers"])
         self._record.slot = slot.name
         await self._read()
@@ -194,7 +196,7 @@ class Visit:
         await unless(asyncio.sleep(seconds), gone(self._receive), beat=self._beat())
         self._record.held += seconds
 
-    async def _ask_aside(self, engine: Engine, slot: SlotSettings) -> Outcome:
+    async def _ask_aside(self, engine: Engine, slot: SlotSettings) -> End:
         """Ask without a place: what only looks keeps nobody waiting."""
         try:
             return await self._ask(engine, asyncio.Event(), slot)
@@ -263,7 +265,7 @@ class Visit:
         first = limits.ping_every if self._reply.started else limits.first_ping
         return Beat(first, limits.ping_every, self._reply.keep_alive)
 
-    async def _ask(self, engine: Engine, cut: asyncio.Event, slot: SlotSettings) -> Outcome:
+    async def _ask(self, engine: Engine, cut: asyncio.Event, slot: SlotSettings) -> End:
         """The exchange with the engine. Raises NeverSeen, ApiError, ClientGone, Cut."""
         self._record.engine = engine.name
         call = self._call(engine, slot)
@@ -298,7 +300,7 @@ class Visit:
         if exchange.answered:
             supervision.answered(run)
         elif complaint := exchange.complaint:
-            self._doubted = supervision.error(run, complaint)
+            self._doubted = supervision.error(run, f"{complaint}, request {self._record.id}")
         elif exchange.unanswered:
             supervision.unreached(run)
 

@@ -7,11 +7,16 @@ from swap.ports import Fault, Runtime, Sight
 LENGTH = 300  # characters of a log line
 
 
-async def how_it_ended(label: str, runtime: Runtime, id: str, sight: Sight) -> str:
-    """What became of the run of container `id` that isn't what `sight` shows."""
+async def how_it_ended(label: str, runtime: Runtime, id: str, sight: Sight, *, ours: bool) -> str:
+    """What became of the run of container `id` that isn't what `sight` shows.
+
+    `ours`: we have started it, so nobody but us has asked it anything yet. The log of any other may quote prompts.
+    """
     if sight.running:
         return f"{label} was started anew by somebody else"
     code = "" if sight.exit_code is None else f" with code {sight.exit_code}"
+    if not ours:
+        return f"{label} exited{code}; its log may say why"
     try:
         line = first_error(await runtime.log_tail(id))
     except Fault:

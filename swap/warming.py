@@ -147,7 +147,7 @@ class Warming:
                 return
 
     async def _how(self, sight: Sight) -> str:
-        return await how_it_ended(self.label, self.runtime, self.known.id, sight)
+        return await how_it_ended(self.label, self.runtime, self.known.id, sight, ours=self.begun is not None)
 
     async def _sight(self) -> Sight | None:
         """None: it can't be asked just now, which says nothing about the engine."""

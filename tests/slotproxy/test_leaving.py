@@ -159,7 +159,7 @@ async def test_a_cut_ends_a_request_in_the_way_that_is_still_open(begun: bool) -
         await client.until(b'"cut"')
         if begun:
             await client.rest()
-        await proxy.counted(Outcome.FAILED)
+        await proxy.counted(Outcome.CUT)
         await proxy.idle()
         await eventually(lambda: up.open == 0)
     assert client.got.startswith(b"HTTP/1.1 200" if begun else b"HTTP/1.1 503")
