@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from engines.spec import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from tests.slotproxy.rig import DONE, WITHIN, Client, Conversation, Seen, chunk, delta
@@ -77,3 +78,13 @@ async def _until(client: Client, length: int) -> None:
             assert data, f"the connection ended after {client.got!r}"
             client.got += data
     assert len(client.body) == length, "more came than was sent"
+
+
+def question(path: str, *, stream: bool = True, **more: Any) -> dict[str, Any]:
+    """A request that a real engine takes on this path."""
+    if path == RESPONSES:
+        return {"model": "m", "input": "hi", "stream": stream, **more}
+    more = {"max_tokens": 16, **more} if path == MESSAGES else more
+    if path == COMPLETIONS:
+        return {"model": "m", "prompt": "hi", "stream": stream, **more}
+    return {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream, **more}

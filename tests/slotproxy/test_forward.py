@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 
 import httpx
@@ -14,7 +13,6 @@ from slotproxy.config import SlotSettings
 from slotproxy.keys import digests
 from slotproxy.outcomes import Outcome
 from tests.slotproxy.rig import (
-    DONE,
     SSE,
     Client,
     Conversation,
@@ -159,50 +157,6 @@ async def test_every_request_has_a_connection_of_its_own() -> None:
 # ---------------------------------------------------------------------------------------------- broken answers
 
 
-async def _dies(talk: Conversation, how: str, path: str) -> None:
-    await talk.send(SSE, chunk(ENDS[path][0]))
-    match how:
-        case "reset":
-            await asyncio.sleep(0.05)
-            talk.reset()
-        case "no last chunk":
-            pass
-        case "clean end":
-            await talk.send(b"0\r\n\r\n")
-        case "stall":
-            await talk.left()
-        case "mid-event":
-            await talk.send(chunk(b'data: {"choi'))
-
-
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
-@pytest.mark.parametrize("how", ["reset", "no last chunk", "clean end", "stall", "mid-event"])
-async def test_a_stream_that_breaks_off_ends_with_an_error_and_no_last_chunk(
-    how: str, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def behave(talk: Conversation, _: Seen) -> None:
-        await _dies(talk, how, path)
-
-    async with Upstream(behave) as up, proxied(engine(up.url, profile=impatient(1.0))) as proxy:
-        async with Client.at(proxy.port) as client:
-            await client.post(path, ask(stream=True))
-            await client.rest()
-        await proxy.counted(Outcome.TRUNCATED)
-        await proxy.idle()
-        await eventually(lambda: up.open == 0)
-    first, *_, last = [event for event in client.body.split(b"\n\n") if event]
-    assert first + b"\n\n" == ENDS[path][0]
-    told = json.loads(last.rpartition(b"data: ")[2])
-    assert "strata" in told["error"]["message"]
-    if path != CHAT:
-        assert last.startswith(b"event: error\n")
-        assert told["type"] == "error"
-    assert not client.ended_whole
-    assert ENDS[path][1] not in client.body
-    assert len(up.seen) == 1
-    assert not [line for line in caplog.records if line.name.startswith("uvicorn")]
-
-
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 async def test_a_stream_with_its_end_marker_is_whole_whatever_the_connection_does_then(
     path: str, monkeypatch: pytest.MonkeyPatch
@@ -217,35 +171,6 @@ async def test_a_stream_with_its_end_marker_is_whole_whatever_the_connection_doe
         answer = await client.post(proxy.url + path, json=ask(stream=True))
         assert answer.content == b"".join(ENDS[path])
         await proxy.counted(Outcome.SERVED)
-
-
-async def test_a_queued_stream_that_ends_with_nothing_is_no_success() -> None:
-    async with Upstream(saying(SSE, b"0\r\n\r\n")) as up, proxied(engine(up.url)) as proxy:
-        async with Client.at(proxy.port) as client:
-            await client.post(CHAT, ask(stream=True))
-            await client.rest()
-        await proxy.counted(Outcome.TRUNCATED)
-    assert b'"error"' in client.body
-    assert not client.ended_whole
-
-
-async def test_done_after_an_error_passes_through_and_counts_as_failed() -> None:
-    said = b'data: {"error": {"message": "engine died"}}\n\n' + DONE
-    head = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-    async with Upstream(saying(head, said)) as up, proxied(engine(up.url)) as proxy, browser() as client:
-        answer = await client.post(proxy.url + CHAT, json=ask(stream=True))
-        assert answer.content == said
-        await proxy.counted(Outcome.FAILED)
-
-
-async def test_an_http_1_0_stream_that_ends_early_by_closing_is_told_from_a_whole_one() -> None:
-    head = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-    async with Upstream(saying(head, delta())) as up, proxied(engine(up.url)) as proxy:
-        async with Client.at(proxy.port) as client:
-            await client.post(CHAT, ask(stream=True))
-            await client.rest()
-        await proxy.counted(Outcome.TRUNCATED)
-    assert not client.ended_whole
 
 
 async def test_a_stream_that_announces_its_length_can_still_be_told_to_have_broken_off() -> None:
