@@ -15,7 +15,6 @@ from engines.spec import CHAT, MESSAGES, RESPONSES
 from slotproxy.config import Limits, SlotSettings
 from slotproxy.outcomes import Outcome
 from tests.slotproxy.rig import (
-    AT_ONCE,
     DONE,
     SSE,
     Client,
@@ -178,26 +177,6 @@ async def test_over_a_slots_limit_is_a_429_before_anything_is_streamed() -> None
     assert answer.status_code == 429
     assert answer.headers["retry-after"]
     assert answer.json()["error"]["type"] == "rate_limit_error"
-
-
-@pytest.mark.parametrize("leaves", ["close", "half-close"])
-@pytest.mark.parametrize("streams", [True, False])
-async def test_a_client_that_leaves_while_it_waits_is_out_within_a_second_and_never_sent(
-    leaves: str, streams: bool
-) -> None:
-    async with Upstream(saying(whole(b"{}"))) as up, proxied(engine(up.url), opened=False) as proxy:
-        async with Client.at(proxy.port) as client:
-            await client.post(CHAT, ask(stream=streams, text="x" * 100_000))
-            await eventually(lambda: proxy.gate.view().waiting == 1)
-            if leaves == "close":
-                client.writer.close()
-            else:
-                client.writer.write_eof()
-            await eventually(lambda: proxy.gate.view().waiting == 0, within=AT_ONCE)
-            await proxy.counted(Outcome.CANCELLED)
-        proxy.gate.open("strata", 1)
-        await asyncio.sleep(0.1)
-    assert not up.seen
 
 
 # ---------------------------------------------------------------------------------------------------------- SDKs
