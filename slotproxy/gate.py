@@ -148,7 +148,7 @@ class SlotGate:
 
     def _waits_for_another(self, turn: Turn[_Ticket]) -> bool:
         """Whether the place stays free for a moment: the engine's last conversation will go on soon, and go first."""
-        if turn.shares or self._concurrency > 1 or not self._turns.may_be_warm:
+        if self._concurrency > 1 or not self._turns.may_be_warm:
             return False
         now = self._now()
         until = self._warmth.awaited(turn.waiter.slot.priority, now)

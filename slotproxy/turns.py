@@ -41,14 +41,13 @@ W = TypeVar("W", bound=Waiter)
 
 @dataclass(frozen=True, slots=True)
 class Turn(Generic[W]):
-    """Whose turn it is. `passes`: it goes past a slot of lower priority that waits. `warm`: it goes before others for
-    what the engine has in its cache of it, which are so many bytes (`shares`).
+    """Whose turn it is. `passes`: it goes past a slot of lower priority that waits. `warm`: it goes before others,
+    for the engine has it in its cache.
     """
 
     waiter: W
     passes: bool
     warm: bool = False
-    shares: int = 0
 
 
 class Turns(Generic[W]):
@@ -114,7 +113,7 @@ class Turns(Generic[W]):
         able = heads if fair else [head for head in heads if head.slot.priority == top]
         usual = min(able, key=self._last_turn)
         chosen = self._warmest(usual, able, shares) if self.may_be_warm else usual
-        return Turn(chosen, passes=len(able) < len(heads), warm=chosen is not usual, shares=shares(chosen))
+        return Turn(chosen, passes=len(able) < len(heads), warm=chosen is not usual)
 
     def _warmest(self, usual: W, able: Iterable[W], shares: Callable[[W], int]) -> W:
         """Of equals the usual one, then who came first."""

@@ -31,8 +31,5 @@ async def test_the_next_turn_goes_first_and_most_of_each_prompt_need_not_be_read
 
 def test_the_bench_shows_each_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["2"]) == 0
-    assert [line.split("{")[0].strip() for line in capsys.readouterr().out.splitlines()] == [
-        "off",
-        "no wait",
-        "as configured",
-    ]
+    shown = [line.split("{")[0].strip() for line in capsys.readouterr().out.splitlines() if "most in a row" in line]
+    assert shown == ["off", "no wait", "as configured"]

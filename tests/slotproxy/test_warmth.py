@@ -121,6 +121,13 @@ def test_of_two_that_begin_alike_the_one_that_goes_on_shares_more() -> None:
     assert known.shares(said(SYSTEM, A, "1", "2")) > known.shares(said(SYSTEM, B)) > 0
 
 
+def test_a_beginning_that_many_have_in_common_makes_no_conversation() -> None:
+    """A system prompt that is shorter than what was said after it."""
+    known = warmth()
+    known.begun(said(A, text("c", 12_000)), 0)
+    assert known.shares(said(A, text("d", 12_000))) == 0
+
+
 def test_only_a_client_that_has_come_back_soon_is_waited_for() -> None:
     known = warmth()
     talk = known.begun(said(A), 0)
@@ -307,3 +314,35 @@ async def test_a_place_that_stays_free_is_nobodys_when_the_gate_closes() -> None
         place = await other
         assert isinstance(place, Place)
         place.leave()
+
+
+@in_simulated_time
+async def test_a_client_that_left_in_the_middle_is_not_waited_for() -> None:
+    gate, clock = warm_gate(), asyncio.get_running_loop().time
+    served: list[str] = []
+    await Agent(gate, served, "a", pause=0.1).talk(1)
+    place = await gate.enter(SLOT, size=1, conversation=said(text("a"), "an answer", "go on"))
+    assert isinstance(place, Place)
+    place.settle()
+    place.leave()
+    asked = clock()
+    other = await gate.enter(SLOT, size=1)
+    assert isinstance(other, Place)
+    assert clock() == asked
+    other.leave()
+
+
+@in_simulated_time
+async def test_where_several_go_at_once_no_place_stays_free() -> None:
+    gate, clock = warm_gate(), asyncio.get_running_loop().time
+    gate.open("ninfer", 2)
+    served: list[str] = []
+    await Agent(gate, served, "a", pause=0.1).talk(2)
+    place = await gate.enter(SLOT, size=1, conversation=said(text("a"), "an answer", "go on", "an answer", "go on"))
+    assert isinstance(place, Place)
+    place.leave()
+    asked = clock()
+    other = await gate.enter(SLOT, size=1)
+    assert isinstance(other, Place)
+    assert clock() == asked
+    other.leave()
