@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from starlette.types import Message, Receive, Scope, Send
 
 from engines.spec import Api
+from slotproxy.observer import Observer
 from slotproxy.outcomes import Record
 from slotproxy.presence import ClientGone, gone
-from slotproxy.protocols import EVENT_STREAM_HEADERS, ApiError, Observer, error_body, error_event, keep_alive
+from slotproxy.protocols import EVENT_STREAM_HEADERS, ApiError, error_body, error_event, keep_alive
 
 Headers = list[tuple[bytes, bytes]]
 ABORT = "slotproxy.abort"

@@ -7,9 +7,9 @@ import random
 import sys
 from collections.abc import Callable
 
-from tests.fuzz import http_surface
+from tests.fuzz import event_streams, http_surface
 
-SURFACES: dict[str, Callable[[float, int], str]] = {"http": http_surface.fuzz}
+SURFACES: dict[str, Callable[[float, int], str]] = {"http": http_surface.fuzz, "sse": event_streams.fuzz}
 
 
 def main(words: list[str]) -> int:
