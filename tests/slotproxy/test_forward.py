@@ -24,7 +24,6 @@ from tests.slotproxy.rig import (
     delta,
     engine,
     eventually,
-    impatient,
     proxied,
     saying,
     whole,
@@ -190,29 +189,6 @@ async def test_a_json_answer_that_is_cut_short_never_looks_whole() -> None:
         with pytest.raises(httpx.RemoteProtocolError):
             await client.post(proxy.url + CHAT, json=ask())
         await proxy.counted(Outcome.TRUNCATED)
-
-
-@pytest.mark.parametrize(("how", "status"), [("close", 502), ("502", 502), ("stall", 504), ("garbage", 502)])
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
-async def test_an_engine_that_gives_no_answer_has_seen_the_request_once(how: str, status: int, path: str) -> None:
-    async def behave(talk: Conversation, _: Seen) -> None:
-        match how:
-            case "502":
-                await talk.send(whole(b'{"error":{"message":"x"}}', status=b"502 Bad"))
-            case "stall":
-                await talk.left()
-            case "garbage":
-                await talk.send(b"SSH-2.0-OpenSSH\r\n\r\n")
-
-    async with Upstream(behave) as up, proxied(engine(up.url, profile=impatient(1.0))) as proxy:
-        async with browser() as client:
-            answer = await client.post(proxy.url + path, json=ask(stream=True))
-        assert answer.status_code == status
-        assert answer.json()["error"]["message"]
-        assert answer.json().get("type") == ("error" if path == MESSAGES and how != "502" else None)
-        await proxy.counted(Outcome.FAILED)
-        await asyncio.sleep(0.1)
-    assert len(up.seen) == 1
 
 
 async def test_an_engine_that_cannot_be_reached_is_tried_again_as_long_as_the_slot_holds_and_then_told() -> None:
