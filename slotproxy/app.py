@@ -21,13 +21,15 @@ from starlette.types import Receive, Scope, Send
 from engines.spec import Api, Engine
 from slotproxy.arrival import STOPPING, bad_target, origin_form, request_id, slot_of
 from slotproxy.gate import SlotGate
+from slotproxy.house import House, Patience
 from slotproxy.in_force import InForce
 from slotproxy.linger import Linger
 from slotproxy.outcomes import Outcomes
 from slotproxy.protocols import ApiError, error_body, spoken
 from slotproxy.supervision import Supervision, Unsupervised
 from slotproxy.units import show
-from slotproxy.visit import House, Patience, Visit
+from slotproxy.visit import Visit
+from slotproxy.visits import Visits
 
 _SHOWN = 100  # characters of a path that is told back
 
@@ -41,6 +43,7 @@ def build_app(
     patience: Patience | None = None,
     supervision: Supervision | None = None,
     engine: Callable[[str], Engine] | None = None,
+    visits: Visits | None = None,
 ) -> ClientPort:
     """The client port. `client` as `forward.engine_client()` makes it; serve it as `server.config()` says.
 
@@ -54,6 +57,7 @@ def build_app(
         patience=patience or Patience(),
         supervision=supervision or Unsupervised(),
         engine=engine or (lambda name: in_force.settings.engines[name]),
+        visits=Visits() if visits is None else visits,
     )
     return ClientPort(house)
 

@@ -23,6 +23,7 @@ from slotproxy.cli_events import events
 from slotproxy.cli_follow import follow, watch
 from slotproxy.cli_output import CannotTell, complain, fail, put, show, told
 from slotproxy.cli_pairs import pairs
+from slotproxy.cli_slots import slots
 from slotproxy.control_client import Control, Trouble
 from swap.ports import Fault
 
@@ -222,6 +223,7 @@ COMMANDS: Final[Mapping[str, Callable[[Control, argparse.Namespace], Awaitable[i
     "stage": stage,
     "correct": correct,
     "pairs": pairs,
+    "slots": slots,
     "gpu": gpu,
     "doctor": doctor,
     "hold": hold,

@@ -10,6 +10,7 @@ from slotproxy import __version__
 from slotproxy.cli_events import add_events
 from slotproxy.cli_pairs import add_pairs
 from slotproxy.cli_parts import Commands, add_command, add_common, add_rehash, count, duration, target
+from slotproxy.cli_slots import add_slots
 
 UNTOLD: Final = 1
 DETACHED: Final = 7
@@ -62,6 +63,7 @@ def _add_looks(commands: Commands[argparse.ArgumentParser]) -> None:
     drift = add_command(commands, "drift", "where declared, created, running and verified differ")
     drift.add_argument("target", type=target, nargs="?", metavar="ENGINE[:PAIR]", help="no engine: all of them")
     add_pairs(commands)
+    add_slots(commands)
     add_command(commands, "gpu", "the card: its memory, and who holds it")
     add_command(commands, "doctor", "look at everything, and say what needs somebody; changes nothing")
     add_events(commands)

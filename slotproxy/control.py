@@ -29,6 +29,7 @@ from slotproxy.ledger_desk import LedgerDesk
 from slotproxy.presence import unless
 from slotproxy.refusal import Refusal
 from slotproxy.reload import Reload
+from slotproxy.slots_desk import SlotsDesk
 from slotproxy.told import Told
 from swap.ports import Fault
 from swap.reading import Say
@@ -44,6 +45,8 @@ def build_control(desk: Desk, reload: Reload, ending: Ending) -> Starlette:
     routes = _Routes(ending)
     routes.get("/status", desk.status)
     routes.get("/gpu", desk.gpu)
+    routes.get("/slots", SlotsDesk(desk).slots)
+    routes.post("/slots/cancel", lambda body: SlotsDesk(desk).cancel(_text(body, "id")))
     routes.get("/doctor", Doctor(desk).examine)
     routes.get("/pairs", desk.evidence.pairs)
     routes.told("/pairs", lambda _, say: desk.evidence.pairs(say))

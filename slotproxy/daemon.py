@@ -111,7 +111,13 @@ class Daemon:
         async with engine_client() as client, asyncio.TaskGroup() as tasks:
             engine = partial(engine_of, self.controller)
             app = build_app(
-                self.in_force, self.gate, client, outcomes=self.outcomes, supervision=self.health, engine=engine
+                self.in_force,
+                self.gate,
+                client,
+                outcomes=self.outcomes,
+                supervision=self.health,
+                engine=engine,
+                visits=self.desk.visits,
             )
             self.reload.told.append(app.configure)
             server = Server(client_config(app), up)
@@ -233,7 +239,7 @@ def build(settings: Settings, ending: Ending) -> Daemon:
     hasher.pause = lambda: clients_wait(controller, gate)
     state.reopen, state.came_back = ledger.reread, controller.write_again
     evidence = EvidenceDesk(in_force, controller, checker, ledger, card, gate, readiness)
-    desk = Desk(in_force, controller, checker, ledger, card, gate, evidence, state, maker)
+    desk = Desk(in_force, controller, checker, ledger, card, gate, evidence, state, maker=maker)
     reload = Reload(in_force, controller, checker, gate, card, maker)
     health = supervise(controller, gate)
     return Daemon(in_force, controller, desk, gate, Outcomes(), readiness, ending, health, reload)

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from slotproxy.gate import SlotGate
 from slotproxy.in_force import InForce
 from slotproxy.refusal import Refusal, named
 from slotproxy.runtimes import Maker
+from slotproxy.visits import Visits
 from swap import restart_policy, source
 from swap.checks import Checker, Verdict
 from swap.controller import Controller
@@ -59,6 +60,7 @@ class Desk:
     gate: SlotGate
     evidence: EvidenceDesk
     state: StateFolder
+    visits: Visits = field(default_factory=Visits)
     maker: Maker | None = None  # of runtimes; None in tests that have their own
 
     @property

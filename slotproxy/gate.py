@@ -344,6 +344,21 @@ class SlotGate:
         now = self._now()
         return max((now - ticket.since for ticket in self._turns), default=0.0)
 
+    def lines(self) -> dict[str, list[str]]:
+        """Who waits, by slot: their ids, in the order in which they would go if nobody had an advantage."""
+        lines: dict[str, list[str]] = {}
+        for ticket in self._turns:
+            lines.setdefault(ticket.slot.name, []).append(ticket.id)
+        return lines
+
+    def waiting_for(self, slot: SlotSettings) -> str:
+        """What a request of this slot waits for now, in words."""
+        if self._state() == "open" and slot.max_in_flight is not None:
+            taken = self._in_flight()[slot.name]
+            if taken >= slot.max_in_flight:
+                return f"for its slot's own turn: {taken} at {self._engine} is all that slot {slot.name} may have there"
+        return self._waiting_for()
+
     def _waiting_for(self) -> str:
         match self._state():
             case "open":

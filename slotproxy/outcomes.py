@@ -40,9 +40,23 @@ class End:
     reason: str = ""
 
 
-@dataclass(slots=True)
+class Doing(enum.Enum):
+    """Where a request is. SENDING: its body comes. WAITING: for a place. ANSWERING: it is at the engine.
+    SETTLING: its client has gone, or has its answer, and its place at the engine isn't free yet.
+    """
+
+    SENDING = "sending"
+    WAITING = "waiting"
+    ANSWERING = "answering"
+    SETTLING = "settling"
+
+
+@dataclass(eq=False, slots=True)
 class Record:
-    """One request, as the log tells it. Times in seconds, sizes in bytes; `status` is 0 if nothing was answered."""
+    """One request, as the log tells it. Times in seconds, sizes in bytes; `status` is 0 if nothing was answered.
+
+    `doing`, since `changed`; `retried`: its engine couldn't be reached, and it waits to be sent again.
+    """
 
     id: str
     path: str
@@ -54,6 +68,13 @@ class Record:
     received: int = 0
     sent: int = 0
     started: float = field(default_factory=time.monotonic)
+    doing: Doing = Doing.SENDING
+    changed: float = field(default_factory=time.monotonic)
+    retried: bool = False
+
+    def now(self, doing: Doing) -> None:
+        if doing is not self.doing:
+            self.doing, self.changed = doing, time.monotonic()
 
     def held_ms(self) -> int:
         return round(self.held * 1000)

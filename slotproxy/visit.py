@@ -5,77 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
-import httpx
 import structlog
 from starlette.types import Receive, Scope, Send
 
 from engines.spec import Api, Engine, Settling
-from slotproxy.arrival import Held, Room, read_body, request_id, slot_of
-from slotproxy.config import Settings, SlotSettings
+from slotproxy.arrival import Held, read_body, request_id, slot_of
+from slotproxy.config import SlotSettings
 from slotproxy.conversation import conversation_of
 from slotproxy.forward import Call, Exchange, NeverSeen
-from slotproxy.gate import SlotGate
-from slotproxy.in_force import InForce
+from slotproxy.house import House
 from slotproxy.logs import frames
-from slotproxy.models import Models
-from slotproxy.outcomes import End, Outcome, Outcomes, Record
+from slotproxy.outcomes import Doing, End, Outcome, Record
 from slotproxy.payload import Payload, Piece, not_json
 from slotproxy.places import Answer, Expired, Place, Refused, no_slot
 from slotproxy.presence import Beat, ClientGone, Cut, cut_off, gone, unless
 from slotproxy.protocols import MARKED, ApiError
 from slotproxy.reply import Reply
 from slotproxy.settle import settle
-from slotproxy.slots import Slots
-from slotproxy.supervision import Supervision
 from swap.ends import Moment, Tried
 
 _LOGGED = 100  # characters of a model's name
 _RETRY_LATER = 5.0  # seconds: whoever waited so long already may as well come back soon
 _AGAIN = (0.2, 1.0)  # seconds until a request that the engine can't have seen waits for a place again: at first, then
 _GENERATING = frozenset((Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES))  # what a slot's defaults are for
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a client may take, in seconds: between two pieces of its body, to take a piece of the answer, and for
-    its whole body.
-    """
-
-    body: float = 60.0
-    write: float = 60.0
-    whole_body: float = 600.0
-
-
-@dataclass(slots=True)
-class House:
-    """What all requests share. `engine` gives one by name, as it is to be reached."""
-
-    in_force: InForce
-    gate: SlotGate
-    client: httpx.AsyncClient
-    outcomes: Outcomes
-    patience: Patience
-    supervision: Supervision
-    engine: Callable[[str], Engine]
-    slots: Slots = field(init=False)
-    models: Models = field(init=False)
-    room: Room = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.room = Room(self.settings.limits.max_waiting_bytes)
-        self.configure()
-
-    @property
-    def settings(self) -> Settings:
-        return self.in_force.settings
-
-    def configure(self) -> None:
-        """Its settings are other ones now."""
-        self.slots, self.models = Slots(self.settings.slots), Models(self.settings.models)
-        self.room.limit = self.settings.limits.max_waiting_bytes
 
 
 class Visit:
@@ -94,15 +47,27 @@ class Visit:
         self._place: Place | None = None
         self._exchange: Exchange | None = None
         self._ended = False
+        self._task: asyncio.Task[object] | None = None
+        self._cancelled = False  # by the operator
         self._doubted = False  # the engine gave an error of its own: it is examined in this place
 
     async def run(self) -> None:
+        self._task = asyncio.current_task()
+        self._house.visits.begin(self._record, self._cancel)
         try:
             await self._told()
             await self._settled()
         finally:
+            self._house.visits.over(self._record)
             self._leave()
             self._held.give_back()
+
+    def _cancel(self) -> bool:
+        """The operator ends it, wherever it is. False: it has ended, or is about to."""
+        if self._ended or self._cancelled or self._task is None:
+            return False
+        self._cancelled = True
+        return self._task.cancel()
 
     # -------------------------------------------------------------------------------------------- how it ends
 
@@ -123,6 +88,9 @@ class Visit:
             what = "ended by the operator: the card is needed for another engine, or the proxy stops"
             await self._fail(ApiError(503, what, "cut", _RETRY_LATER, Outcome.CUT))
         except asyncio.CancelledError:
+            if self._cancelled and self._task is not None and self._task.uncancel() == 0:
+                await self._fail(ApiError(410, "cancelled by the operator", "cancelled", outcome=Outcome.CUT))
+                return
             self._end(End(Outcome.CUT, "stopping", "the proxy stops"))
             raise
         except Exception as error:
@@ -147,6 +115,7 @@ class Visit:
         exchange, place = self._exchange, self._place
         if exchange is None or place is None or place.cut.is_set():
             return
+        self._record.now(Doing.SETTLING)
         if self._doubted:
             await self._examined(place)
         if not exchange.at_work:
@@ -175,6 +144,7 @@ class Visit:
         slot = slot_of(self._house.slots, self._scope["headers"])
         self._record.slot = slot.name
         await self._read()
+        self._record.now(Doing.WAITING)
         if self._api is Api.OTHER and self._scope["method"] in ("GET", "HEAD"):
             return await self._ask_aside(self._engine(self._house.gate.view().engine), slot)
         pauses = itertools.chain(_AGAIN, itertools.repeat(_AGAIN[-1]))
@@ -193,6 +163,8 @@ class Visit:
     async def _pause(self, place: Place, seconds: float) -> None:
         """Keep the place a while, so that nobody else runs into the same; a swap need not wait for it."""
         place.settle()
+        self._record.now(Doing.WAITING)
+        self._record.retried = True
         await unless(asyncio.sleep(seconds), gone(self._receive), beat=self._beat())
         self._record.held += seconds
 
@@ -268,6 +240,7 @@ class Visit:
     async def _ask(self, engine: Engine, cut: asyncio.Event, slot: SlotSettings) -> End:
         """The exchange with the engine. Raises NeverSeen, ApiError, ClientGone, Cut."""
         self._record.engine = engine.name
+        self._record.now(Doing.ANSWERING)
         call = self._call(engine, slot)
         self._exchange = exchange = Exchange(self._house.client, engine, call, self._reply, self._record)
         # Once pings have begun they go on until the engine's first byte: a prefill is as silent as a queue.

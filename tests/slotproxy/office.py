@@ -75,7 +75,7 @@ class Office(World):
         held, self.shelf = InForce(settings), Shelf()
         about = EvidenceDesk(held, self.controller, self.checker, evidence, self.card, self.slots, self.readiness)
         self.desk = Desk(
-            held, self.controller, self.checker, evidence, self.card, self.slots, about, folder, self.shelf
+            held, self.controller, self.checker, evidence, self.card, self.slots, about, folder, maker=self.shelf
         )
         self.reload = Reload(held, self.controller, self.checker, self.slots, self.card, self.shelf)
 

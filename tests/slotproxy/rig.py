@@ -23,11 +23,11 @@ from slotproxy.app import build_app
 from slotproxy.config import CardSettings, Limits, Settings, SlotSettings
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
+from slotproxy.house import Patience
 from slotproxy.in_force import InForce
 from slotproxy.outcomes import Outcome, Outcomes
 from slotproxy.server import Server, config
 from slotproxy.supervision import Supervision
-from slotproxy.visit import Patience
 
 WITHIN = 10.0  # seconds for what takes milliseconds: the machine may be busy
 AT_ONCE = 3.0  # seconds for what must be done within one

@@ -18,9 +18,9 @@ from engines.llamacpp.profile import PROFILE as LLAMACPP
 from engines.openai.profile import PROFILE as OPENAI
 from engines.spec import CHAT, COMPLETIONS, MESSAGES
 from slotproxy.config import Limits, SlotSettings
+from slotproxy.house import Patience
 from slotproxy.keys import digests
 from slotproxy.outcomes import Outcome
-from slotproxy.visit import Patience
 from tests.slotproxy.rig import (
     AT_ONCE,
     Client,

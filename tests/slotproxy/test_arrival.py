@@ -14,9 +14,9 @@ from slotproxy import linger
 from slotproxy.app import ClientPort
 from slotproxy.arrival import Room
 from slotproxy.config import Limits, SlotSettings
+from slotproxy.house import Patience
 from slotproxy.keys import digests
 from slotproxy.outcomes import Outcome
-from slotproxy.visit import Patience
 from tests.slotproxy.rig import (
     AT_ONCE,
     WITHIN,

@@ -14,8 +14,8 @@ import pytest
 from engines.spec import CHAT, MESSAGES, RESPONSES
 from slotproxy.app import ClientPort
 from slotproxy.config import Limits, SlotSettings
+from slotproxy.house import Patience
 from slotproxy.outcomes import Outcome
-from slotproxy.visit import Patience
 from tests.slotproxy.leaving import WAYS, leave
 from tests.slotproxy.rig import (
     AT_ONCE,

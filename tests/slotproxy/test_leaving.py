@@ -11,8 +11,8 @@ import pytest
 from starlette.types import Message
 
 from engines.spec import CHAT
+from slotproxy.house import Patience
 from slotproxy.outcomes import Outcome
-from slotproxy.visit import Patience
 from tests.slotproxy.rig import (
     AT_ONCE,
     DONE,
