@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
+import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engines.spec import Api, Engine
 from slotproxy.arrival import STOPPING, bad_target, origin_form, request_id, slot_of
@@ -24,8 +25,10 @@ from slotproxy.gate import SlotGate
 from slotproxy.house import House, Patience
 from slotproxy.in_force import InForce
 from slotproxy.linger import Linger
+from slotproxy.logs import frames
 from slotproxy.outcomes import Outcomes
-from slotproxy.protocols import ApiError, error_body, spoken
+from slotproxy.protocols import ApiError, error_body, id_headers, spoken
+from slotproxy.reply import ABORT
 from slotproxy.supervision import Supervision, Unsupervised
 from slotproxy.units import show
 from slotproxy.visit import Visit
@@ -89,32 +92,49 @@ class ClientPort:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                linger = Linger(receive, send)
-                await self._request(origin_form(scope), linger.receive, linger.send)
+                await self._guarded(origin_form(scope), Linger(receive, send))
             case "websocket":
                 await receive()
                 await send({"type": "websocket.close", "code": 1008, "reason": "there are no WebSockets here"})
             case "lifespan":
                 await _lifespan(receive, send)
 
+    async def _guarded(self, scope: Scope, linger: Linger) -> None:
+        """A fault of our own is an answer like any other, and its line in the log quotes nobody."""
+        state = scope.setdefault("state", {})
+        state["id"] = request_id(scope["headers"])
+        try:
+            await self._request(scope, linger.receive, linger.send)
+        except Exception as error:
+            log = structlog.get_logger("slotproxy")
+            log.error("a fault of slotproxy's own", id=state["id"], **frames(error))
+            if not linger.started:
+                await _refuse(scope, _broke())(scope, linger.receive, with_id(linger.send, scope))
+            elif ABORT in state:
+                state[ABORT]()
+
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match self._who(scope):
+            case Api() as api:
+                await Visit(self._house, scope, receive, send, api).run()
+            case answer:
+                await answer(scope, receive, with_id(send, scope))
+
+    def _who(self, scope: Scope) -> Api | ASGIApp:
+        """An inference call's protocol, or what answers at once."""
         path, method = scope["path"], scope["method"]
-        scope.setdefault("state", {})["id"] = request_id(scope["headers"])
         if bad := bad_target(scope):
-            await _refuse(scope, bad)(scope, receive, send)
-        elif any(name == b"upgrade" and b"websocket" in value.lower() for name, value in scope["headers"]):
-            await _refuse(scope, ApiError(400, "there are no WebSockets here: send a POST", "no_websockets"))(
-                scope, receive, send
-            )
-        elif method == "OPTIONS":
-            await Response(status_code=204, headers={"allow": self._allowed(path)})(scope, receive, send)
-        elif api := self._call(path, method):
-            await Visit(self._house, scope, receive, send, api).run()
-        elif path in self._paths:
+            return _refuse(scope, bad)
+        if any(name == b"upgrade" and b"websocket" in value.lower() for name, value in scope["headers"]):
+            return _refuse(scope, ApiError(400, "there are no WebSockets here: send a POST", "no_websockets"))
+        if method == "OPTIONS":
+            return Response(status_code=204, headers={"allow": self._allowed(path)})
+        if api := self._call(path, method):
+            return api
+        if path in self._paths:
             error = ApiError(405, f"{path} takes POST", "method_not_allowed")
-            await _refuse(scope, error, {"allow": self._allowed(path)})(scope, receive, send)
-        else:
-            await self._rest(scope, receive, send)
+            return _refuse(scope, error, {"allow": self._allowed(path)})
+        return self._rest
 
     def _call(self, path: str, method: str) -> Api | None:
         """The protocol of an inference call; None: it is none."""
@@ -164,9 +184,12 @@ def _rest(house: House) -> Starlette:
         what = f"there is no {path} here" if error.status_code == 404 else f"{path}: {error.detail}"
         return _refuse(request.scope, ApiError(error.status_code, what, "not_found"), error.headers)
 
+    async def fault(request: Request, _: Exception) -> Response:
+        return _refuse(request.scope, _broke())  # it is raised on, see `ClientPort`
+
     return Starlette(
         routes=[Route("/health", health), Route("/v1/models", models), Route("/v1/models/{name:path}", model)],
-        exception_handlers={ApiError: own_error, HTTPException: other_error},
+        exception_handlers={ApiError: own_error, HTTPException: other_error, Exception: fault},
     )
 
 
@@ -178,8 +201,23 @@ def _model(name: str) -> dict[str, Any]:
 
 def _refuse(scope: Scope, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
     body = error_body(spoken(scope["path"], scope["headers"]), error)
-    own = {"x-request-id": scope["state"]["id"], **(headers or {})}
-    return Response(body, error.status, own, media_type="application/json")
+    return Response(body, error.status, headers, media_type="application/json")
+
+
+def _broke() -> ApiError:
+    return ApiError(500, "slotproxy itself failed; its log says more under this request's id", "internal_error")
+
+
+def with_id(send: Send, scope: Scope) -> Send:
+    """The answer carries the request's id."""
+    own = id_headers(spoken(scope["path"], scope["headers"]), scope["state"]["id"])
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *own]}
+        await send(message)
+
+    return named
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -24,6 +24,7 @@ class Linger:
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
+        self.started = False  # something of the answer has been sent
         self._whole = False  # the request has come whole, or its client has left
 
     async def receive(self) -> Message:
@@ -33,6 +34,7 @@ class Linger:
         return message
 
     async def send(self, message: Message) -> None:
+        self.started = True
         last = message["type"] == "http.response.body" and not message.get("more_body", False)
         if not last or self._whole:
             await self._send(message)

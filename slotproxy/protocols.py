@@ -45,6 +45,12 @@ def spoken(path: str, headers: list[tuple[bytes, bytes]]) -> Api:
     return Api.MESSAGES if anthropic else Api.OTHER
 
 
+def id_headers(api: Api, id: str) -> list[tuple[bytes, bytes]]:
+    """The request's id, in every header that this protocol's clients look for it."""
+    names = [b"x-request-id", *([b"request-id"] if api in _ANTHROPIC else [])]
+    return [(name, id.encode()) for name in names]
+
+
 @dataclass(eq=False)
 class ApiError(Exception):
     """A request that ends with an error of ours. `message` says what happened, why, and what to do.

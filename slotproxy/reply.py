@@ -16,7 +16,7 @@ from engines.spec import Api
 from slotproxy.observer import Observer
 from slotproxy.outcomes import Record
 from slotproxy.presence import ClientGone, gone
-from slotproxy.protocols import EVENT_STREAM_HEADERS, ApiError, error_body, error_event, keep_alive
+from slotproxy.protocols import EVENT_STREAM_HEADERS, ApiError, error_body, error_event, id_headers, keep_alive
 
 Headers = list[tuple[bytes, bytes]]
 ABORT = "slotproxy.abort"
@@ -45,8 +45,9 @@ class Reply:
         self.started = True
         self.observer = Observer(self._api) if events else None
         self._record.status = status
-        own = [(b"x-request-id", self._record.id.encode())]
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
+        own = dict(id_headers(self._api, self._record.id))
+        headers = [(name, value) for name, value in headers if name not in own] + list(own.items())
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def keep_alive(self) -> None:
         """Tell a client that waits for a stream that we are still there: this begins the stream."""
