@@ -29,6 +29,17 @@ def broken(status: int, body: bytes, *, busy: frozenset[str] = frozenset()) -> b
     return not names & (_BUSY | busy) and (status != 503 or bool(names))
 
 
+def is_error(body: bytes) -> bool:
+    """Whether an answer of JSON is an error, whatever its status says."""
+    if b'"error"' not in body:
+        return False
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and bool(said.get("error"))
+
+
 def named(status: int, body: bytes) -> str:
     """Which error it is, by status, code and type: what may be kept of an answer to a client.
 

@@ -33,6 +33,7 @@ from slotproxy.supervision import Supervision, Unsupervised
 from slotproxy.units import show
 from slotproxy.visit import Visit
 from slotproxy.visits import Visits
+from slotproxy.wire import PATHS
 
 _SHOWN = 100  # characters of a path that is told back
 
@@ -149,8 +150,9 @@ class ClientPort:
 
 
 def client_paths(engines: Mapping[str, Engine]) -> dict[str, Api]:
-    """Every path that a client may post to at one engine or another."""
-    return {path: api for engine in engines.values() for path, api in engine.profile.client_paths.items()}
+    """Every path that a client may post to, whoever serves."""
+    known = {path: api for engine in engines.values() for path, api in engine.profile.client_paths.items()}
+    return {**known, **PATHS}
 
 
 def _rest(house: House) -> Starlette:

@@ -18,11 +18,13 @@ import msgspec
 
 from engines.failing import IN_BAND, named
 from engines.spec import Api, Engine
+from slotproxy.glance import Glance, readable
 from slotproxy.headers import Headers, to_client, to_engine, value_of
 from slotproxy.outcomes import End, Outcome, Record
 from slotproxy.payload import Piece
-from slotproxy.protocols import MARKED, ApiError
+from slotproxy.protocols import ApiError
 from slotproxy.reply import Reply
+from slotproxy.wire import PROTOCOLS
 from swap.connections import OwnConnections
 from swap.ends import Moment
 
@@ -31,7 +33,6 @@ _LINGER = 2.0  # seconds that an engine has, after its end marker, to end the an
 _SLICE = 256 * 1024  # bytes of a body that are written at once: a write copies, and others wait meanwhile
 _NOTHING_CAME = "without sending a response"  # in httpx's words; else something came that is no HTTP
 _HARMLESS = ("Server disconnected", "peer closed connection")  # the same of what quotes nothing
-_KEPT = 4096  # bytes of an engine's error that are looked at for what they say of the engine
 _TOLD = 64 * 1024  # bytes of an engine's error that are read, when it has to be told in-band
 
 
@@ -87,9 +88,10 @@ class Exchange:
         self._reply = reply
         self._record = record
         self._response: httpx.Response | None = None
+        self._stream = False  # what it answers is a stream of events
         self._chunks: AsyncIterator[bytes] = _nothing()
         self._first: bytes | None = None
-        self._error = bytearray()  # the beginning of an answer that is an error
+        self._glance: Glance | None = None  # at an answer that isn't a stream of events
 
     async def open(self) -> None:
         """Ask, and wait until the engine answers; to a client that is kept waiting by pings, until the first byte.
@@ -121,7 +123,8 @@ class Exchange:
         await self._start()
         chunk = self._first or await self._next()
         while chunk is not None:
-            self._remember(chunk)
+            if self._glance is not None:
+                self._glance.feed(chunk)
             await self._reply.write(chunk)
             chunk = await self._next()
         self._ended = True
@@ -142,8 +145,9 @@ class Exchange:
     def answered(self) -> bool:
         """Whether the engine has given a whole answer for which it had to work."""
         api = self.call.api
-        whole = self.whole if api in MARKED and self._reply.observer is not None else self._ended
-        return whole and self._status == 200 and api not in (Api.COUNT_TOKENS, Api.OTHER)
+        whole = self.whole if PROTOCOLS[api].ends and self._reply.observer is not None else self._ended
+        refused = self._glance is not None and self._glance.refused
+        return whole and not refused and self._status == 200 and api not in (Api.COUNT_TOKENS, Api.OTHER)
 
     @property
     def complaint(self) -> str:
@@ -151,10 +155,11 @@ class Exchange:
 
         Never its own words: it may be quoting the client, and this goes to the log, the event log and `notify:`.
         """
-        observer = self._reply.observer
-        if self._status >= 500 and self.engine.profile.broken(self._status, bytes(self._error)):
-            return named(self._status, bytes(self._error))
+        observer, kept = self._reply.observer, self._kept
+        if self._status >= 500 and self.engine.profile.broken(self._status, kept):
+            return named(self._status, kept)
         refusal = observer.refusal if observer is not None and self._status == 200 else b""
+        refusal = kept if self._glance is not None and self._glance.refused else refusal
         if refusal and self.engine.profile.broken(IN_BAND, refusal):
             return named(IN_BAND, refusal)
         return ""
@@ -196,16 +201,19 @@ class Exchange:
         """Status and headers to the client; if it has had them already, only an answer that fits them goes on."""
         response = self._response
         assert response is not None
-        plain = value_of(response.headers.raw, b"content-encoding").lower() in (b"", b"identity")
+        coding = value_of(response.headers.raw, b"content-encoding").strip().lower()
+        packed = coding not in (b"", b"identity")
         media = value_of(response.headers.raw, b"content-type").partition(b";")[0].strip().lower()
-        events = response.status_code == 200 and media == b"text/event-stream" and plain
+        self._stream = response.status_code == 200 and media == b"text/event-stream"
+        events = self._stream and (not packed or readable(coding))
+        self._glance = None if events else Glance(response)
         if self._reply.started:
-            if not events:
+            if not events or packed:
                 raise await self._told(response)
         elif 200 <= response.status_code <= 599:
             record = self._record
             headers = to_client(response.headers.raw, engine=record.engine, held_ms=record.held_ms(), events=events)
-            await self._reply.start(response.status_code, headers, events=events)
+            await self._reply.start(response.status_code, headers, events=events, packed=events and packed)
         else:
             raise self._failed(502, "bad_answer", f"answered with the status {response.status_code}")
 
@@ -236,38 +244,51 @@ class Exchange:
         if observer is not None:
             observer.end()
             if observer.failed:
-                return End(Outcome.FAILED, "in-band", named(IN_BAND, observer.error))
-            if self.call.api in MARKED and not observer.complete:
+                end = End(Outcome.FAILED, "in-band", named(IN_BAND, observer.error))
+                if observer.unnoticed and not observer.complete:
+                    what = f"{self.engine.name} ended its answer with an error"
+                    raise ApiError(502, what, "engine_error", outcome=Outcome.FAILED, logged=end)
+                return end
+            if PROTOCOLS[self.call.api].ends and not observer.complete:
                 raise self._broken(502, "cut_short", "ended the stream before its end marker")
+        glance = self._glance
+        if glance is not None and glance.cut:
+            raise self._broken(502, "cut_short", "closed the connection in the middle of its answer")
+        if glance is not None and glance.refused:
+            return End(Outcome.FAILED, "in-band", named(IN_BAND, self._kept))
         if self._status >= 500 or self._status in (408, 429):
             return self._by_status
-        return End(Outcome.SERVED)
+        return End(Outcome.SERVED, "unread" if self._stream and observer is None else "")
 
     async def _told(self, response: httpx.Response) -> ApiError:
         """The engine's answer as an error that can be said in-band."""
         body = self._first or b""
         while len(body) < _TOLD and (chunk := await self._next()) is not None:
             body += chunk
-        self._remember(body)
+        if self._glance is not None:
+            self._glance.feed(body)
         if response.status_code == 200:
             media = response.headers.get("content-type", "nothing")
-            return self._failed(502, "bad_answer", f"answered with {media} where a stream was asked for")
+            what = f"{self.engine.name} answered with {media} where an uncompressed stream was asked for"
+            logged = End(Outcome.FAILED, "bad_answer", "no uncompressed stream of events")
+            return ApiError(502, what, "bad_answer", outcome=Outcome.FAILED, logged=logged)
         message, code = _said(body)
         message = f"{self.engine.name} answered {response.status_code}: {message}"
         return ApiError(response.status_code, message, code, outcome=Outcome.FAILED, logged=self._by_status)
 
     @property
     def _by_status(self) -> End:
-        return End(Outcome.FAILED, "status", named(self._status, bytes(self._error)))
+        return End(Outcome.FAILED, "status", named(self._status, self._kept))
 
     @property
     def _status(self) -> int:
         """The engine's own; 0: none came."""
         return 0 if self._response is None else self._response.status_code
 
-    def _remember(self, chunk: bytes) -> None:
-        if self._status >= 400 and len(self._error) < _KEPT:
-            self._error += chunk
+    @property
+    def _kept(self) -> bytes:
+        """How an answer begins that isn't a stream of events."""
+        return bytes(self._glance.kept) if self._glance is not None else b""
 
     def _failed(self, status: int, code: str, what: str) -> ApiError:
         return ApiError(status, f"{self.engine.name} {what}", code, outcome=Outcome.FAILED)

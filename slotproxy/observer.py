@@ -12,14 +12,9 @@ import re
 import msgspec
 
 from engines.spec import Api
+from slotproxy.wire import DONE, PROTOCOLS
 
 _MARK = b"\xef\xbb\xbf"  # the byte order mark: one may begin a stream, and means nothing
-_NONE: frozenset[bytes] = frozenset()
-_ERRORS = {Api.RESPONSES: frozenset((b"error", b"response.failed")), Api.MESSAGES: frozenset((b"error",))}
-_ENDS = {
-    Api.RESPONSES: frozenset((b"response.completed", b"response.failed", b"response.incomplete")),
-    Api.MESSAGES: frozenset((b"message_stop",)),
-}
 _SPOKEN = re.compile(rb'"(?:content|reasoning_content|reasoning|text|delta|thinking|partial_json|arguments)": ?"[^"]')
 """In an event of any protocol: a piece of the answer that isn't empty, tools' arguments included."""
 _TYPE_FIRST = re.compile(rb'\s*\{\s*"type"\s*:\s*"([\w.]+)"')
@@ -40,10 +35,11 @@ class Observer:
         self.failed = False
         self.events = 0
         self.error = b""  # the data of the first one
+        self.unnoticed = False  # clients of this protocol didn't take it for one
         self.refusal = b""
         self._spoke = False  # something of an answer has come
-        self._errors, self._ends = _ERRORS.get(api, _NONE), _ENDS.get(api, _NONE)
-        self._look = self._by_kind if self._ends else self._by_data
+        self._protocol = protocol = PROTOCOLS[api]
+        self._look = self._by_kind if protocol.ends - {DONE} else self._by_data
         self._fresh = True  # the first line hasn't ended
         self._line = bytearray()  # of a line that hasn't ended
         self._after_cr = False
@@ -56,6 +52,11 @@ class Observer:
     def at_boundary(self) -> bool:
         """Whether a new event may start right here. It says the same after `end()`."""
         return not self._open and (not self._line or (self._fresh and self._line == _MARK))
+
+    @property
+    def unsaid(self) -> bool:
+        """Whether its clients don't know of any error yet."""
+        return not self.failed or self.unnoticed
 
     def feed(self, data: bytes) -> None:
         if self._after_cr and data:
@@ -76,7 +77,7 @@ class Observer:
         if self._line:
             self._take(self._ended(b""))
         data = b"\n".join(self._data)
-        if data.strip() == b"[DONE]" or _said(data):
+        if data.strip() == DONE or _said(data):
             self._dispatch()
         self._open = not between
 
@@ -117,19 +118,19 @@ class Observer:
         was_well = not self.failed
         self._look(name, data)
         if self.failed and was_well:
-            self.error = data
+            self.error, self.unnoticed = data, self._protocol.anthropic and name not in self._protocol.fails
             self.refusal = b"" if self._spoke else data
         self._spoke = self._spoke or _SPOKEN.search(data) is not None
 
     def _by_kind(self, name: bytes, data: bytes) -> None:
         """In protocols whose events say what they are: by name, or in their `type`."""
         kind = name if name and name != b"message" else _kind(data)
-        self.failed |= kind in self._errors or _has_error(data)
-        self.complete |= kind in self._ends
+        self.failed |= kind in self._protocol.fails or _has_error(data)
+        self.complete |= kind in self._protocol.ends
 
     def _by_data(self, name: bytes, data: bytes) -> None:
-        self.failed |= name == b"error" or _has_error(data)
-        self.complete |= data.strip() == b"[DONE]"
+        self.failed |= name in self._protocol.fails or _has_error(data)
+        self.complete |= data.strip() == DONE
 
 
 class _Said(msgspec.Struct):

@@ -15,14 +15,11 @@ import msgspec
 
 from engines.spec import MESSAGES, Api
 from slotproxy.outcomes import End, Outcome
-
-MARKED = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
-"""Protocols whose streams have an end marker."""
+from slotproxy.wire import PROTOCOLS
 
 EVENT_STREAM_HEADERS = ((b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache"))
 """What keeps proxies on the way from holding events back."""
 
-_ANTHROPIC = frozenset({Api.MESSAGES, Api.COUNT_TOKENS})
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -47,7 +44,7 @@ def spoken(path: str, headers: list[tuple[bytes, bytes]]) -> Api:
 
 def id_headers(api: Api, id: str) -> list[tuple[bytes, bytes]]:
     """The request's id, in every header that this protocol's clients look for it."""
-    names = [b"x-request-id", *([b"request-id"] if api in _ANTHROPIC else [])]
+    names = [b"x-request-id", *([b"request-id"] if PROTOCOLS[api].anthropic else [])]
     return [(name, id.encode()) for name in names]
 
 
@@ -85,22 +82,22 @@ def error_body(api: Api, error: ApiError) -> bytes:
 
 def error_event(api: Api, error: ApiError, sequence: int = 0) -> bytes:
     """The error as one event of a stream. `sequence`: how many events the stream had before it."""
-    envelope = _envelope(api, error)
-    if api is Api.RESPONSES:
+    envelope, protocol = _envelope(api, error), PROTOCOLS[api]
+    if protocol.sequenced:
         # Typed clients read the fields of the event itself, others look for `error` in whatever arrives.
         flat = {"code": error.code, "message": error.message, "param": None, "sequence_number": sequence}
         envelope = {"type": "error", **flat, **envelope}
-    name = b"event: error\n" if api is Api.RESPONSES or api in _ANTHROPIC else b""
+    name = b"event: %b\n" % protocol.error_name if protocol.error_name else b""
     return name + b"data: " + _JSON.encode(envelope) + b"\n\n"
 
 
 def keep_alive(api: Api) -> bytes:
     """What may be sent at any time between two events, and means nothing."""
-    return b'event: ping\ndata: {"type": "ping"}\n\n' if api in _ANTHROPIC else b": keep-alive\n\n"
+    return PROTOCOLS[api].keep_alive
 
 
 def _envelope(api: Api, error: ApiError) -> dict[str, object]:
-    if api in _ANTHROPIC:
+    if PROTOCOLS[api].anthropic:
         kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": error.message}}
     kind = _openai_type(error.status)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import Callable, Iterable
 
 from starlette.types import Message, Receive, Scope, Send
 
 from engines.spec import Api
+from slotproxy.glance import Unpacked
 from slotproxy.observer import Observer
 from slotproxy.outcomes import Record
 from slotproxy.presence import ClientGone, gone
@@ -33,6 +35,7 @@ class Reply:
     ) -> None:
         self.started = False
         self.observer: Observer | None = None  # reads along, once the answer is known to be a stream of events
+        self._unpacked: Unpacked | None = None
         self._api = api
         self._record = record
         self._receive = receive
@@ -40,10 +43,11 @@ class Reply:
         self._write_limit = write_limit
         self._abort: Callable[[], None] | None = scope.get("state", {}).get(ABORT)
 
-    async def start(self, status: int, headers: Headers, *, events: bool) -> None:
-        """Status and headers. `events`: the body is a stream of events that we can read, and add to."""
+    async def start(self, status: int, headers: Headers, *, events: bool, packed: bool = False) -> None:
+        """Status and headers. `events`: the body is a stream of events that we can read, and add to unless `packed`."""
         self.started = True
         self.observer = Observer(self._api) if events else None
+        self._unpacked = Unpacked() if packed else None
         self._record.status = status
         own = dict(id_headers(self._api, self._record.id))
         headers = [(name, value) for name, value in headers if name not in own] + list(own.items())
@@ -57,10 +61,20 @@ class Reply:
 
     async def write(self, data: bytes) -> None:
         """Raises ClientGone when the client doesn't take it within the limit."""
-        if self.observer:
+        if self.observer is not None and self._unpacked is None:
             self.observer.feed(data)
+        elif self.observer is not None:
+            self._unpack(self.observer, data)
         self._record.sent += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def _unpack(self, observer: Observer, data: bytes) -> None:
+        assert self._unpacked is not None
+        try:
+            for piece in self._unpacked.feed(data):
+                observer.feed(piece)
+        except zlib.error:
+            self.observer = None  # HTTP's framing has to do
 
     async def end(self) -> None:
         """The answer is whole."""
@@ -72,7 +86,7 @@ class Reply:
             if not self.started:
                 await self.send_json(error.status, error_body(self._api, error), error.headers())
                 return
-            if self.observer and not self.observer.failed:
+            if self.observer is not None and self._unpacked is None and self.observer.unsaid:
                 await self._last_event(self.observer, error)
         except ClientGone:
             pass

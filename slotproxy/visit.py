@@ -20,15 +20,15 @@ from slotproxy.outcomes import Doing, End, Outcome, Record
 from slotproxy.payload import Payload, Piece, not_json
 from slotproxy.places import Answer, Expired, Place, Refused, no_slot
 from slotproxy.presence import Beat, ClientGone, Cut, cut_off, gone, unless
-from slotproxy.protocols import MARKED, ApiError
+from slotproxy.protocols import ApiError
 from slotproxy.reply import Reply
 from slotproxy.settle import settle
+from slotproxy.wire import PATHS, PROTOCOLS
 from swap.ends import Moment, Tried
 
 _LOGGED = 100  # characters of a model's name
 _RETRY_LATER = 5.0  # seconds: whoever waited so long already may as well come back soon
 _AGAIN = (0.2, 1.0)  # seconds until a request that the engine can't have seen waits for a place again: at first, then
-_GENERATING = frozenset((Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES))  # what a slot's defaults are for
 
 
 class Visit:
@@ -38,7 +38,7 @@ class Visit:
         self._house = house
         self._scope = scope
         self._receive = receive
-        self._api = api
+        self._api, self._protocol = api, PROTOCOLS[api]
         self._record = Record(request_id(scope["headers"]), scope["path"])
         write = house.patience.write
         self._reply = Reply(scope, receive, send, api=api, record=self._record, write_limit=write)
@@ -187,9 +187,10 @@ class Visit:
             within=patience.whole_body,
         )
         self._record.received = len(body)
-        self._payload = Payload.parse(body)
-        if self._api is Api.OTHER:
+        if not self._protocol.model:
+            self._payload = Payload(body, None)
             return
+        self._payload = Payload.parse(body)
         if self._payload.fields is None and not self._house.models.every_name:
             raise not_json()
         self._record.model = (self._payload.model or "")[:_LOGGED]
@@ -231,7 +232,7 @@ class Visit:
 
     def _beat(self) -> Beat | None:
         """Pings for a client that waits for a stream."""
-        if self._api not in MARKED or not self._payload.streams:
+        if not self._protocol.ends or not self._payload.streams:
             return None
         limits = self._house.settings.limits
         first = limits.ping_every if self._reply.started else limits.first_ping
@@ -282,7 +283,7 @@ class Visit:
         if name is None:
             raise ApiError(503, "no engine is serving now", "unavailable", _RETRY_LATER)
         engine, path = self._house.engine(name), self._scope["path"]
-        if path not in engine.profile.client_paths and path not in engine.passthrough:
+        if path not in PATHS and path not in engine.profile.client_paths and path not in engine.passthrough:
             raise ApiError(404, f"{name} is serving now and has no {path}", "path_not_served")
         return engine
 
@@ -291,10 +292,10 @@ class Visit:
         scope, payload = self._scope, self._payload
         model: str | None = None
         body: list[Piece] = [payload.raw]
-        if self._api is not Api.OTHER:
+        if self._protocol.model:
             self._house.models.check(payload.model)  # again: a reload may have come since
             model = self._house.models.sent_to(engine.name, payload.model)
-            body = payload.changed(model, slot.defaults if self._api in _GENERATING else {})
+            body = payload.changed(model, slot.defaults if self._protocol.generates else {})
         return Call(
             self._api, scope["method"], scope["path"], scope["query_string"], scope["headers"], body, model or ""
         )

@@ -14,9 +14,7 @@ import openai
 import pytest
 import structlog
 
-from engines.llamacpp.profile import PROFILE as LLAMACPP
-from engines.openai.profile import PROFILE as OPENAI
-from engines.spec import CHAT, COMPLETIONS, MESSAGES
+from engines.spec import CHAT, MESSAGES
 from slotproxy.config import Limits, SlotSettings
 from slotproxy.house import Patience
 from slotproxy.keys import digests
@@ -263,16 +261,6 @@ async def test_a_body_that_cannot_be_read_is_refused_where_its_model_counts_and_
             easy = await client.post(proxy.url + CHAT, content=b"{oops")
     assert (strict.status_code, easy.status_code) == (400, 200)
     assert [seen.body for seen in up.seen] == [b"{oops"]
-
-
-async def test_a_path_that_only_another_engine_has_is_refused_naming_the_one_that_serves() -> None:
-    async with Upstream(saying(whole(b"{}"))) as up:
-        engines = engine(up.url, profile=OPENAI), engine(up.url, name="llama", profile=LLAMACPP)
-        async with proxied(*engines) as proxy, browser() as client:
-            assert (await client.post(proxy.url + COMPLETIONS, json=ask())).status_code == 200
-            refused = await client.post(proxy.url + MESSAGES, json=ask())
-    assert refused.status_code == 404
-    assert refused.json()["error"]["message"] == "strata is serving now and has no /v1/messages"
 
 
 @pytest.mark.parametrize(("given", "kept"), [("abc-123", True), ("two words", False), ("x" * 200, False)])
