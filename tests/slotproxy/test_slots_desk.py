@@ -267,6 +267,18 @@ async def test_a_cancelled_request_keeps_its_place_until_the_engine_is_really_fr
         await place.are(two="answering")
 
 
+async def test_what_its_client_has_left_cannot_be_cancelled_and_goes_on_settling(office: Office) -> None:
+    async with house(office, Settling.COMPLETION) as (place, _), Client.at(place.port) as client:
+        await place.ask(client, "one", stream=True)
+        await client.until(b"hi")
+        client.writer.close()
+        await place.are(one="settling")
+        with pytest.raises(Refusal, match="request one is at its end already"):
+            await place.desk.cancel("one")
+        await asyncio.sleep(0.1)
+        assert (await place.are(one="settling"))["one"]["why"] == "it has ended, strata isn't free yet"
+
+
 async def test_others_go_on_and_the_connection_serves_the_next_request(office: Office) -> None:
     async with contextlib.AsyncExitStack() as held:
         place, behave = await held.enter_async_context(house(office))
