@@ -160,6 +160,7 @@ class Profile:
         None  # the image label that states which one artifact version it reads; None: it reads all
     )
     baked: Baked | None = None
+    kv_slot: Mapping[Api, str] = field(default_factory=dict)  # the request's field that says which KV slot answers it
     prefixes: int = 0  # conversations whose prefix stays in its cache, where that is known
     takes_what_is_free: bool = False  # its cache grows into all that is free: what it takes says nothing of its need
     stream_idle_limit: float = 600.0  # silence in a stream after which the request (never the engine) is ended

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engines.spec import Api, Engine
-from slotproxy.arrival import STOPPING, bad_target, origin_form, request_id, slot_of
+from slotproxy.arrival import STOPPING, bad_target, origin_form, request_id
 from slotproxy.gate import SlotGate
 from slotproxy.house import House, Patience
 from slotproxy.in_force import InForce
@@ -29,6 +29,7 @@ from slotproxy.logs import frames
 from slotproxy.outcomes import Outcomes
 from slotproxy.protocols import ApiError, error_body, id_headers, spoken
 from slotproxy.reply import ABORT
+from slotproxy.slot_path import slot_named, without_slot
 from slotproxy.supervision import Supervision, Unsupervised
 from slotproxy.units import show
 from slotproxy.visit import Visit
@@ -93,7 +94,7 @@ class ClientPort:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                await self._guarded(origin_form(scope), Linger(receive, send))
+                await self._guarded(without_slot(origin_form(scope)), Linger(receive, send))
             case "websocket":
                 await receive()
                 await send({"type": "websocket.close", "code": 1008, "reason": "there are no WebSockets here"})
@@ -132,6 +133,8 @@ class ClientPort:
             return Response(status_code=204, headers={"allow": self._allowed(path)})
         if api := self._call(path, method):
             return api
+        if stranger := self._stranger(scope):
+            return _refuse(scope, stranger)
         if path in self._paths:
             error = ApiError(405, f"{path} takes POST", "method_not_allowed")
             return _refuse(scope, error, {"allow": self._allowed(path)})
@@ -142,6 +145,15 @@ class ClientPort:
         if method == "POST" and path in self._paths:
             return self._paths[path]
         return Api.OTHER if path in self._passthrough else None
+
+    def _stranger(self, scope: Scope) -> ApiError | None:
+        """Why a client may not use the slot that its path names; under that name it is told nothing else."""
+        if slot_named(scope) is not None:
+            try:
+                self._house.slots.of(scope)
+            except ApiError as error:
+                return error
+        return None
 
     def _allowed(self, path: str) -> str:
         if path in self._passthrough:
@@ -164,13 +176,13 @@ def _rest(house: House) -> Starlette:
         return JSONResponse({"status": "ok", "gate": view["state"], **kept})
 
     async def models(request: Request) -> Response:
-        slot_of(house.slots, request.scope["headers"])
+        house.slots.of(request.scope)
         entries = [_model(name) for name in house.models.names]
         ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
         return JSONResponse({"object": "list", "data": entries, "has_more": False, **ends})
 
     async def model(request: Request) -> Response:
-        slot_of(house.slots, request.scope["headers"])
+        house.slots.of(request.scope)
         name = request.path_params["name"]
         if name not in house.models.names:
             raise ApiError(404, f"no model is called {show(name)} here", "model_not_found")

@@ -13,11 +13,9 @@ from urllib.parse import unquote
 import httpx
 from starlette.types import Receive, Scope
 
-from slotproxy.config import SlotSettings
 from slotproxy.headers import Headers, value_of
 from slotproxy.presence import ClientGone
 from slotproxy.protocols import ApiError
-from slotproxy.slots import Slots
 
 _AUTHORITY = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
 _RETRY_LATER = 5.0  # seconds
@@ -48,14 +46,6 @@ def bad_target(scope: Scope) -> ApiError | None:
     if b"#" in scope.get("raw_path", b""):
         return ApiError(400, "the request's target can't be used, a `#` in it must be %23", "bad_target")
     return None
-
-
-def slot_of(slots: Slots, headers: Headers) -> SlotSettings:
-    """The client's slot. Raises ApiError (401)."""
-    if slot := slots.find(headers):
-        return slot
-    message = "no slot has this key: send the key of one, as `Authorization: Bearer KEY` or `x-api-key: KEY`"
-    raise ApiError(401, message, "invalid_api_key")
 
 
 @dataclass(slots=True)

@@ -168,6 +168,8 @@ def _paths_of_urls(written: list[str], at: Place) -> frozenset[str]:
     for path in written:
         if not re.fullmatch(r"/[!-~]*", path) or "?" in path:
             raise at.wrong(f"{show(path)} is no path of a URL; write one such as /v1/embeddings")
+        if path.startswith("/slot/"):
+            raise at.wrong(f"{show(path)}: what begins with /slot/ names a slot here, and can't be passed through")
     return frozenset(written)
 
 

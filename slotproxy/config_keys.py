@@ -125,7 +125,15 @@ class SlotKeys(Keys):
     max_waiting: Annotated[Count | None, Meta(description="requests that wait; more are answered 429")] = None
     max_hold: Annotated[Seconds | None, Meta(description="longest wait; then 503")] = None
     defaults: Annotated[dict[str, Any] | None, Meta(description="request fields set where the client sets none")] = None
-    allow_remote: Annotated[bool | None, Meta(description="anonymous only: also where listen isn't loopback")] = None
+    id_slot: Annotated[
+        Limit | None, Meta(description="the KV slot, from 0, that answers it in an engine that has such (llama.cpp)")
+    ] = None
+    by_path: Annotated[
+        bool | None, Meta(description="whether /slot/NAME in the path is enough to use it, without its key")
+    ] = None
+    allow_remote: Annotated[
+        bool | None, Meta(description="anonymous and by_path only: also where listen isn't loopback")
+    ] = None
 
 
 class LimitsKeys(Keys):

@@ -15,12 +15,13 @@ from slotproxy.config_yaml import Place, text_of
 from slotproxy.keys import BadKey, digests
 
 ANONYMOUS: Final = "anonymous"
+_TAKEN = ("priority", "max_in_flight", "max_waiting", "max_hold", "defaults", "id_slot", "by_path")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
-    """A client's place at the proxy. `keys` are the digests of its keys; `anonymous` has none. Times in seconds."""
+    """A client's place at the proxy. `keys` are the digests of its keys. Times in seconds."""
 
     name: str
     keys: frozenset[bytes] = field(default=frozenset(), repr=False)
@@ -29,6 +30,8 @@ class SlotSettings:
     max_waiting: int = 256
     max_hold: float = 600.0
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    id_slot: int | None = None  # the KV slot, in an engine that has such
+    by_path: bool = False  # who names it in the path needs no key
 
 
 def slots_of(written: Mapping[str, SlotKeys] | None, host: str, at: Place) -> dict[str, SlotSettings]:
@@ -39,6 +42,12 @@ def slots_of(written: Mapping[str, SlotKeys] | None, host: str, at: Place) -> di
             f"listen is {host}, so everyone on the network could use the card without a key; give each client a slot"
             " with a key_file, or write anonymous: {allow_remote: true}"
         )
+    for slot in slots.values():
+        if slot.by_path and not is_loopback(host) and not (written or {})[slot.name].allow_remote:
+            raise (at / slot.name / "by_path").wrong(
+                f"listen is {host}, so everyone on the network could use this slot by its name; remove by_path, or"
+                " write allow_remote: true beside it"
+            )
     _check_all_different(slots, written or {}, at)
     return slots
 
@@ -58,12 +67,14 @@ def _slot(name: str, keys: SlotKeys, at: Place) -> SlotSettings:
     if name == ANONYMOUS and (keys.key_file or keys.key_env):
         place = at / ("key_env" if keys.key_env else "key_file")
         raise place.wrong("anonymous is the slot of those without a key; give the slot another name")
-    if name != ANONYMOUS and keys.allow_remote is not None:
-        raise (at / "allow_remote").wrong("belongs to anonymous; a slot with a key may be used from anywhere")
+    if name == ANONYMOUS and keys.by_path is not None:
+        raise (at / "by_path").wrong("anonymous needs no key by its name either; remove it")
+    if name != ANONYMOUS and not keys.by_path and keys.allow_remote is not None:
+        raise (at / "allow_remote").wrong("belongs to anonymous and by_path; a key may be used from anywhere")
     found = _keys(keys, at)
-    if name != ANONYMOUS and not found:
+    if name != ANONYMOUS and not keys.by_path and not found:
         raise (at / "key_file").wrong("is missing: the file that holds the client's key (or key_env: the variable)")
-    return SlotSettings(name, found, **keys.written("priority", "max_in_flight", "max_waiting", "max_hold", "defaults"))
+    return SlotSettings(name, found, **keys.written(*_TAKEN))
 
 
 def _keys(keys: SlotKeys, at: Place) -> frozenset[bytes]:

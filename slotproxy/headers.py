@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engines.spec import COUNT_TOKENS, MESSAGES
+from slotproxy import credentials
 from slotproxy.protocols import EVENT_STREAM_HEADERS
 
 Headers = list[tuple[bytes, bytes]]
 
 _CONNECTION = (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 _HOP_BY_HOP = frozenset((*_CONNECTION, b"proxy-authenticate", b"proxy-authorization"))
-_CREDENTIALS = frozenset((b"authorization", b"x-api-key"))
 _OURS_TO_ENGINE = frozenset((b"host", b"content-length", b"expect", b"origin", b"x-request-id"))
+_OUR_OWN = b"x-slotproxy-"  # what clients say to us
 _OURS_TO_CLIENT = frozenset((b"x-request-id", b"x-slotproxy-engine", b"x-slotproxy-held-ms"))
 
 
 def value_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
     """The (first) value of a header; empty where it isn't there."""
     return next((value for found, value in headers if found.lower() == name), b"")
+
+
+def values_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    """Every value of a header, in their order."""
+    return [value for found, value in headers if found.lower() == name]
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -33,8 +39,9 @@ def to_engine(headers: Headers, *, path: str, key: str | None, id: str, plain: b
 
     `plain`: the answer must not be compressed, whatever the client would take.
     """
-    dropped = _CREDENTIALS | _OURS_TO_ENGINE | ({b"accept-encoding"} if plain else set())
-    kept = [(name, value) for name, value in end_to_end(headers) if name not in dropped]
+    dropped = credentials.HEADERS | _OURS_TO_ENGINE | ({b"accept-encoding"} if plain else set())
+    through = ((name, value) for name, value in end_to_end(headers) if not name.startswith(_OUR_OWN))
+    kept = [(name, value) for name, value in through if name not in dropped]
     if not any(name == b"accept-encoding" for name, _ in kept):
         kept.append((b"accept-encoding", b"identity"))
     return [*kept, (b"x-request-id", id.encode()), *_credentials(path, key)]

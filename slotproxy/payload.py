@@ -3,14 +3,15 @@
 Nested values keep their bytes: engines cache by exact prefix, and parsing and writing 64 MiB of JSON would stall every
 other client. What a request doesn't need changed goes out byte for byte as it came in, duplicate keys and odd spacing
 included. Where something is changed the object is written anew from the values' own bytes; of a duplicate key the last
-value stays, as in nearly every parser. A changed body is a list of pieces, most of them views of the one that came in:
-nothing large is ever copied as a whole.
+value stays, as in nearly every parser. Of the levels below only what a default is an object for is ever looked into. A
+changed body is a list of pieces, most of them views of the one that came in: nothing large is ever copied as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -26,11 +27,11 @@ _ENCODE = msgspec.json.Encoder().encode
 class Payload:
     """`fields` is None where the body isn't a JSON object."""
 
-    raw: bytes | bytearray
+    raw: Piece
     fields: Mapping[str, msgspec.Raw] | None
 
     @classmethod
-    def parse(cls, raw: bytes | bytearray) -> Payload:
+    def parse(cls, raw: Piece) -> Payload:
         try:
             return cls(raw, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
         except (msgspec.DecodeError, RecursionError):
@@ -51,26 +52,59 @@ class Payload:
     def streams(self) -> bool:
         return self._field("stream") == b"true"
 
-    def changed(self, model: str | None, defaults: Mapping[str, Any]) -> list[Piece]:
+    def changed(
+        self, model: str | None, defaults: Mapping[str, Any], pinned: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[Piece]:
         """The body with `model` in place of the client's, and every default that the client set nothing for.
 
+        Defaults are added at every level of the objects that both have; what is `pinned` is set in any case.
         Raises ApiError (400) where something is to be changed and the body is no JSON object.
         """
-        sets = {key: _ENCODE(value) for key, value in defaults.items() if key not in (self.fields or {})}
+        fields = self.fields or {}
+        sets = _lacking(fields, defaults)
+        sets |= {key: [_ENCODE(value)] for key, value in pinned.items() if not _is(fields.get(key), value)}
         if model is not None and model != self.model:
-            sets["model"] = _ENCODE(model)
+            sets["model"] = [_ENCODE(model)]
         if not sets:
             return [self.raw]
         if self.fields is None:
             raise not_json()
-        pieces: list[Piece] = []
-        for key, value in {**self.fields, **sets}.items():
-            pieces += (b"," if pieces else b"{", _ENCODE(key), b":", value)
-        return [*pieces, b"}"]
+        return _object(fields, sets)
 
     def _field(self, name: str) -> bytes | None:
         value = (self.fields or {}).get(name)
         return None if value is None else bytes(value)
+
+
+def _lacking(fields: Mapping[str, msgspec.Raw], defaults: Mapping[str, Any]) -> dict[str, list[Piece]]:
+    """What the client's fields lack of the defaults, as what those fields become."""
+    pairs = ((key, _completed(fields.get(key), value)) for key, value in defaults.items())
+    return {key: pieces for key, pieces in pairs if pieces is not None}
+
+
+def _completed(said: msgspec.Raw | None, default: Any) -> list[Piece] | None:
+    """The client's value with what it lacks of the default; None: it stays. Only objects are ever looked into."""
+    if said is None:
+        return [_ENCODE(default)]
+    if not isinstance(default, Mapping) or bytes(memoryview(said)[:1]) != b"{":
+        return None
+    fields = Payload.parse(said).fields
+    if fields is None:
+        raise not_json()
+    sets = _lacking(fields, default)
+    return _object(fields, sets) if sets else None
+
+
+def _is(said: msgspec.Raw | None, value: Any) -> bool:
+    return said is not None and memoryview(said) == memoryview(_ENCODE(value))
+
+
+def _object(fields: Mapping[str, msgspec.Raw], sets: Mapping[str, list[Piece]]) -> list[Piece]:
+    """An object of the fields, with `sets` in their places or added."""
+    pieces: list[Piece] = []
+    for key in dict.fromkeys((*fields, *sets)):
+        pieces += (b"," if pieces else b"{", _ENCODE(key), b":", *(sets.get(key) or (fields[key],)))
+    return [*pieces, b"}"]
 
 
 def not_json() -> ApiError:

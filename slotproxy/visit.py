@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
+import time
 
 import structlog
 from starlette.types import Receive, Scope, Send
 
 from engines.spec import Api, Engine, Settling
-from slotproxy.arrival import Held, read_body, request_id, slot_of
+from slotproxy.arrival import Held, read_body, request_id
 from slotproxy.config import SlotSettings
 from slotproxy.conversation import conversation_of
+from slotproxy.credentials import without_keys
 from slotproxy.forward import Call, Exchange, NeverSeen
 from slotproxy.house import House
 from slotproxy.logs import frames
@@ -23,6 +26,8 @@ from slotproxy.presence import Beat, ClientGone, Cut, cut_off, gone, unless
 from slotproxy.protocols import ApiError
 from slotproxy.reply import Reply
 from slotproxy.settle import settle
+from slotproxy.slots import fields_for
+from slotproxy.willing import Willing, willing
 from slotproxy.wire import PATHS, PROTOCOLS
 from swap.ends import Moment, Tried
 
@@ -44,6 +49,8 @@ class Visit:
         self._reply = Reply(scope, receive, send, api=api, record=self._record, write_limit=write)
         self._payload = Payload(b"", None)
         self._held = Held(house.room)
+        self._willing = Willing()
+        self._in_time = math.inf  # seconds after which its client should have heard from us
         self._place: Place | None = None
         self._exchange: Exchange | None = None
         self._ended = False
@@ -141,8 +148,9 @@ class Visit:
     # -------------------------------------------------------------------------------------------- how it goes
 
     async def _serve(self) -> End:
-        slot = slot_of(self._house.slots, self._scope["headers"])
+        slot = self._house.slots.of(self._scope)
         self._record.slot = slot.name
+        self._willing = willing(self._scope["headers"])
         await self._read()
         self._record.now(Doing.WAITING)
         if self._api is Api.OTHER and self._scope["method"] in ("GET", "HEAD"):
@@ -154,9 +162,9 @@ class Visit:
             try:
                 return await self._ask(self._engine(place.engine), place.cut, slot)
             except NeverSeen as error:
-                if self._record.held >= slot.max_hold:
+                if self._record.held >= self._longest(slot):
                     raise _unreachable(place.engine, error) from None
-            await self._pause(place, min(next(pauses), slot.max_hold - self._record.held))
+            await self._pause(place, min(next(pauses), self._longest(slot) - self._record.held))
             slot = self._still(slot)
             place = await self._enter(slot, again=place)
 
@@ -187,6 +195,7 @@ class Visit:
             within=patience.whole_body,
         )
         self._record.received = len(body)
+        self._in_time = self._willing.in_time(time.monotonic() - self._record.started)
         if not self._protocol.model:
             self._payload = Payload(body, None)
             return
@@ -216,7 +225,7 @@ class Visit:
                 raise ApiError(answer.status, answer.reason, code, answer.retry_after)
 
     async def _entered(self, slot: SlotSettings, again: Place | None) -> Answer:
-        within = max(0.0, slot.max_hold - self._record.held)
+        within = max(0.0, self._longest(slot) - self._record.held)
         talk = conversation_of(self._api, self._payload.fields)
         answer = await self._house.gate.enter(
             slot, size=self._record.received, within=within, again=again, id=self._record.id, conversation=talk
@@ -232,11 +241,22 @@ class Visit:
 
     def _beat(self) -> Beat | None:
         """Pings for a client that waits for a stream."""
-        if not self._protocol.ends or not self._payload.streams:
+        if not self._pinged:
             return None
         limits = self._house.settings.limits
-        first = limits.ping_every if self._reply.started else limits.first_ping
-        return Beat(first, limits.ping_every, self._reply.keep_alive)
+        every = min(limits.ping_every, self._in_time)
+        first = every if self._reply.started else min(limits.first_ping, self._in_time)
+        return Beat(first, every, self._reply.keep_alive)
+
+    @property
+    def _pinged(self) -> bool:
+        """Whether its client can be told, while it waits, that we are still there."""
+        return bool(self._protocol.ends) and self._payload.streams
+
+    def _longest(self, slot: SlotSettings) -> float:
+        """How many seconds it may be held: also no longer than the client waits, if all it can hear is the end."""
+        longest = min(slot.max_hold, self._willing.hold)
+        return longest if self._pinged else min(longest, self._in_time)
 
     async def _ask(self, engine: Engine, cut: asyncio.Event, slot: SlotSettings) -> End:
         """The exchange with the engine. Raises NeverSeen, ApiError, ClientGone, Cut."""
@@ -295,10 +315,9 @@ class Visit:
         if self._protocol.model:
             self._house.models.check(payload.model)  # again: a reload may have come since
             model = self._house.models.sent_to(engine.name, payload.model)
-            body = payload.changed(model, slot.defaults if self._protocol.generates else {})
-        return Call(
-            self._api, scope["method"], scope["path"], scope["query_string"], scope["headers"], body, model or ""
-        )
+            body = payload.changed(model, *fields_for(slot, engine.profile, self._api))
+        query = without_keys(scope["query_string"])
+        return Call(self._api, scope["method"], scope["path"], query, scope["headers"], body, model or "")
 
 
 def _unreachable(engine: str, error: NeverSeen) -> ApiError:

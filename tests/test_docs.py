@@ -131,6 +131,8 @@ def defaults() -> Iterator[tuple[str, object]]:
 
 def value(written: str) -> object:
     """What stands in a table, read as the configuration reads it."""
+    if written in ("true", "false"):
+        return written == "true"
     for read in (int, parse_size, parse_duration):
         try:
             return read(written)

@@ -93,6 +93,7 @@ PROFILE = Profile(
         COUNT_TOKENS: Api.COUNT_TOKENS,
         EMBEDDINGS: Api.EMBEDDINGS,
     },
+    kv_slot=dict.fromkeys((Api.CHAT, Api.COMPLETIONS, Api.RESPONSES), "id_slot"),  # measured: messages don't take it
     prefixes=1,  # of each of its KV slots, of which there is one for each request at a time
     stop_grace=30.0,
     start_deadline=600.0,

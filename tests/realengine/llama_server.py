@@ -40,7 +40,7 @@ def settings(options: argparse.Namespace) -> xllamacpp.CommonParams:
     params.port = options.port
     params.n_ctx = options.context
     params.n_predict = options.predict
-    params.n_parallel = 1
+    params.n_parallel = options.parallel
     params.n_threads_http = 8
     params.cpuparams.n_threads = 1
     params.endpoint_slots = True
@@ -60,6 +60,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--context", type=int, default=8192, help="tokens")
     parser.add_argument("--predict", type=int, default=128, help="tokens in an answer when the client sets no limit")
+    parser.add_argument("--parallel", type=int, default=1, help="KV slots, which share the context")
     parser.add_argument("--card-folder", type=Path)
     parser.add_argument("--vram", type=int, default=0, help="bytes to take on the simulated card")
     return parser.parse_args(argv)
