@@ -201,10 +201,12 @@ def _rest(house: House) -> Starlette:
     async def fault(request: Request, _: Exception) -> Response:
         return _refuse(request.scope, _broke())  # it is raised on, see `ClientPort`
 
-    return Starlette(
+    rest = Starlette(
         routes=[Route("/health", health), Route("/v1/models", models), Route("/v1/models/{name:path}", model)],
         exception_handlers={ApiError: own_error, HTTPException: other_error, Exception: fault},
     )
+    rest.router.redirect_slashes = False  # it would send clients to whatever `Host:` they name
+    return rest
 
 
 def _model(name: str) -> dict[str, Any]:

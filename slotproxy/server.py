@@ -5,65 +5,153 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from engines.spec import Api
 from slotproxy.files import for_clients
-from slotproxy.protocols import ApiError, error_body
+from slotproxy.protocols import ApiError
 from slotproxy.reply import ABORT
+from slotproxy.strict import Strict, why
+from slotproxy.unread import answer
 
 _FLUSH = 1.0  # seconds that a client has to take what was sent before its connection is ended
+_STUCK = 75.0  # seconds that a client may take no byte of what is sent; a request's own limit is shorter
+_HEAD = 60.0  # seconds from a request's first byte to the end of its headers
 _TOLD = 20  # connections past the limit that are told so at once; more are just closed
 _BATCH = 8  # connections that are accepted at once, before the limit is looked at
 _QUEUE = 2048  # connections that the kernel keeps until they are accepted
 _KEEP_ALIVE = 75  # seconds; clients drop idle connections after 5 to 60 s, and must be the first to do so
+_READ = 64 * 1024  # bytes that are read at once: in tiny chunks they keep everybody else waiting for 0.1 s
+_AHEAD = 64 * 1024  # bytes of further requests that are read while one is answered, so as to see its client leave
 
 
 class Connection(H11Protocol):
     """An HTTP/1.1 connection that the application can end in the middle of an answer.
 
     ASGI has no word for that: an application that just returns is logged as a fault of ours, and the connection of a
-    client that reads nothing stays open for ever. Where too many connections are open, it is turned away.
+    client that reads nothing stays open for ever. Where too many connections are open, it is turned away, and so is
+    what isn't HTTP, in our own words. Whatever the client does or leaves undone, it ends: while it is silent, between
+    the first byte and the end of a head, and while it reads nothing. (Bodies and answers have limits of their own.)
     """
 
-    _turned_away = False
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.conn: Strict = Strict()
+        self._deaf = False  # what still comes isn't looked at
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.max_size = _READ  # type: ignore[attr-defined]  # asyncio's own, of a plain socket
         self.app_state = {**self.app_state, ABORT: self._abort}
         past = len(self.connections) - for_clients()
         if past > _TOLD:
             transport.abort()
         elif past > 0:
-            self._turn_away()
+            self._turn_away(_full())
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        for name in list(self._timers):
+            self._stop(name)
 
     def data_received(self, data: bytes) -> None:
-        if not self._turned_away:
+        if not self._deaf and self.conn.their_state not in (h11.MUST_CLOSE, h11.CLOSED):
             super().data_received(data)
 
-    def _turn_away(self) -> None:
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self._deaf:
+            return
+        state = self.conn.their_state
+        if state is h11.DONE and self.conn.ahead < _AHEAD:
+            self.flow.resume_reading()
+        if state is h11.IDLE and (self.conn.ahead or self.timeout_keep_alive_task is None):
+            self._unset_keepalive_if_required()
+            self._after("head", _HEAD, self._too_slow)
+        else:
+            self._stop("head")
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (uvicorn's words, in place of which there are ours)
+        """What came isn't HTTP; uvicorn calls this as it handles the error."""
+        self._refuse(why(sys.exception()))
+
+    def on_response_complete(self) -> None:
+        unread = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if unread:
+            self._abort()  # it was waited for long enough, see `slotproxy.linger`
+        elif self.transport.is_closing():
+            self._after("end", _STUCK, self.transport.abort)
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._after("end", _FLUSH, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._after("stuck", _STUCK, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop("stuck")
+
+    def _too_slow(self) -> None:
+        self._refuse(ApiError(408, f"the request's headers took longer than {_HEAD:g} s", "header_timeout"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer in place of the application, unless it has begun to."""
+        cycle: RequestResponseCycle | None = self.cycle
+        known = ""
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # for the application its client has left
+            cycle.message_event.set()
+            if cycle.response_started:
+                self._abort()
+                self._deaf = True
+                return
+            known = cycle.scope["state"].get("id", "")
+        self._turn_away(answer(error, self.conn.head, known))
+
+    def _turn_away(self, words: bytes) -> None:
         """Say why, and leave the client a moment to read it: closed on unread bytes, the answer would be lost."""
-        self._turned_away = True
-        self.transport.write(_full())
-        self.transport.write_eof()
-        self.loop.call_later(_FLUSH, self.transport.abort)
+        self._deaf = True
+        self._stop("head")
+        self.flow.resume_reading()
+        self.transport.write(words)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._after("end", _FLUSH, self.transport.abort)
 
     def _abort(self) -> None:
+        if self._deaf:
+            return  # the end has begun already, and the client may still read
         self.transport.close()
-        self.loop.call_later(_FLUSH, self.transport.abort)
+        self._after("end", _FLUSH, self.transport.abort)
+
+    def _after(self, name: str, seconds: float, do: Callable[[], None]) -> None:
+        if name not in self._timers:
+            self._timers[name] = self.loop.call_later(seconds, do)
+
+    def _stop(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
 
 
 def _full() -> bytes:
-    error = ApiError(503, "too many connections are open here; close some, or try again", "too_many_connections", 5.0)
-    body = error_body(Api.OTHER, error)
-    more = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")
-    lines = [b"%b: %b\r\n" % header for header in (*error.headers(), *more)]
-    return b"HTTP/1.1 503 Service Unavailable\r\n%b\r\n%b" % (b"".join(lines), body)
+    message = "too many connections are open here; close some, or try again"
+    return answer(ApiError(503, message, "too_many_connections", 5.0))
 
 
 class Server(uvicorn.Server):

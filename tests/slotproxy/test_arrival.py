@@ -33,9 +33,7 @@ from tests.slotproxy.rig import (
 )
 
 
-@pytest.mark.parametrize(
-    "target", [f"{CHAT}?a=1#b", f"{CHAT}?#", f"{CHAT}#b", "/v1/models?a#b", f"{CHAT}?{'x' * 70_000}"]
-)
+@pytest.mark.parametrize("target", [f"{CHAT}?a=1#b", f"{CHAT}?#", f"{CHAT}#b", "/v1/models?a#b"])
 async def test_a_target_that_no_engine_could_be_asked_for_is_a_400_at_once(target: str) -> None:
     up = Upstream(saying(whole(b"{}")))
     async with up, proxied(engine(up.url)) as proxy, Client.at(proxy.port) as client:
