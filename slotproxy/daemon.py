@@ -242,7 +242,7 @@ def build(settings: Settings, ending: Ending) -> Daemon:
     desk = Desk(in_force, controller, checker, ledger, card, gate, evidence, state, maker=maker)
     reload = Reload(in_force, controller, checker, gate, card, maker)
     health = supervise(controller, gate)
-    return Daemon(in_force, controller, desk, gate, Outcomes(), readiness, ending, health, reload)
+    return Daemon(in_force, controller, desk, gate, desk.outcomes, readiness, ending, health, reload)
 
 
 def clients_wait(controller: Controller, gate: SlotGate) -> bool:

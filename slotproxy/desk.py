@@ -19,6 +19,7 @@ from slotproxy.drift_desk import DriftDesk, about_proof, plain
 from slotproxy.evidence_desk import EvidenceDesk
 from slotproxy.gate import SlotGate
 from slotproxy.in_force import InForce
+from slotproxy.outcomes import Outcomes
 from slotproxy.refusal import Refusal, named
 from slotproxy.runtimes import Maker
 from slotproxy.visits import Visits
@@ -61,6 +62,7 @@ class Desk:
     evidence: EvidenceDesk
     state: StateFolder
     visits: Visits = field(default_factory=Visits)
+    outcomes: Outcomes = field(default_factory=Outcomes)
     maker: Maker | None = None  # of runtimes; None in tests that have their own
 
     @property
@@ -95,6 +97,7 @@ class Desk:
                 **{name: getattr(view, name) for name in ("in_flight", "settling", "longest_wait")},
                 "slots": {name: asdict(slot) for name, slot in view.slots.items()},
             },
+            "requests": self.outcomes.plain(),
             "hold": None if view.held_for is None else {"left": _finite(view.held_for)},
             "swap": self._swap(),
             "dark": self.dark(),

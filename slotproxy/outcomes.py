@@ -85,10 +85,17 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.counts: Counter[Outcome] = Counter()
+        self.kinds: dict[Outcome, Counter[str]] = {outcome: Counter() for outcome in Outcome}
         self._log = structlog.get_logger("slotproxy.request")
+
+    def plain(self) -> dict[str, dict[str, object]]:
+        """How many ended so, and of which kinds, as plain data."""
+        told = {outcome: {how: count for how, count in kinds.items() if how} for outcome, kinds in self.kinds.items()}
+        return {outcome.value: {"count": self.counts[outcome], "how": how} for outcome, how in told.items()}
 
     def add(self, record: Record, end: End) -> None:
         self.counts[end.outcome] += 1
+        self.kinds[end.outcome][end.how] += 1
         self._log.info(
             "request",
             id=record.id,

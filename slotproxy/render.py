@@ -31,6 +31,7 @@ def status(answer: Answer) -> list[str]:
     lines = [
         labelled("serving", _serving(answer)),
         labelled("gate", _gate(answer.get("gate") or {}, answer.get("dark") or {})),
+        *_requests(answer.get("requests") or {}),
         *_hold(answer.get("hold")),
         *_swap(answer.get("swap")),
         *_dark(answer.get("dark")),
@@ -157,6 +158,16 @@ def _gate(gate: Answer, dark: Answer) -> str:
         size, longest = format_size(gate.get("waiting_bytes") or 0), format_duration(gate.get("longest_wait") or 0)
         counts.append(f"{size} held, longest wait {longest}")
     return f"{gate.get('state')}{to}{why}: {', '.join(counts)}"
+
+
+def _requests(requests: Mapping[str, Answer]) -> list[str]:
+    """How they ended since slotproxy was started, and of what isn't well of which kind that was."""
+    said = []
+    for outcome, one in requests.items():
+        kinds = ", ".join(f"{count} {how}" for how, count in sorted((one.get("how") or {}).items()))
+        detail = f" ({kinds})" if kinds and outcome not in ("expired", "served") else ""
+        said += [f"{one['count']} {outcome}{detail}"] if one.get("count") else []
+    return [labelled("requests", ", ".join(said))] if said else []
 
 
 def _hold(hold: Answer | None) -> list[str]:

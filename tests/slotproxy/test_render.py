@@ -129,3 +129,14 @@ def test_problems_of_the_ledger_are_shown_with_the_pairs_and_the_log() -> None:
 def test_a_long_cell_goes_on_below_broken_where_people_would(words: str, lines: list[str]) -> None:
     assert table([[words, "|"]], widest=20)[0].endswith("  |")
     assert [line.split("  ")[0] for line in table([[words, "|"]], widest=20)] == lines
+
+
+def test_status_says_how_requests_ended_and_of_which_kind_what_failed_was() -> None:
+    requests = {
+        "served": {"count": 12, "how": {"unread": 1}},
+        "failed": {"count": 3, "how": {"status": 2, "in-band": 1}},
+        "truncated": {"count": 0, "how": {}},
+        "cut": {"count": 1, "how": {"cancelled": 1}},
+    }
+    assert "requests  12 served, 3 failed (1 in-band, 2 status), 1 cut (1 cancelled)" in status({"requests": requests})
+    assert not [line for line in status({"requests": {}}) if line.startswith("requests")]
