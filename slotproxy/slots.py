@@ -13,7 +13,6 @@ from slotproxy.config_slots import ANONYMOUS, SlotSettings
 from slotproxy.keys import digest
 from slotproxy.protocols import ApiError
 from slotproxy.slot_path import slot_named
-from slotproxy.units import show
 from slotproxy.wire import PROTOCOLS
 
 
@@ -47,16 +46,21 @@ class Slots:
         return next(self._by_keys(headers), self._anonymous)
 
     def _named(self, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SlotSettings:
-        """A slot that isn't there and one that needs its key are refused in the same words: names aren't told."""
+        """A slot that isn't there and one that needs its key are refused in the same words: names aren't told.
+
+        Nor is the name repeated, as the words are logged: somebody may put a key in its place.
+        """
         owned = list(self._by_keys(headers))
         slot = self._slots.get(name)
         if slot and (slot in owned or (not owned and (slot.by_path or slot is self._anonymous))):
             return slot
         if owned:
-            message = f"this key isn't that of the slot {show(name)}, which the path names: send that one's, or no slot"
+            message = "this key isn't that of the slot that the path names: send that one's, or leave out /slot/NAME"
             raise ApiError(403, message, "wrong_slot")
-        how = "as `Authorization: Bearer KEY` or `x-api-key: KEY`"
-        message = f"no slot is called {show(name)}, or it needs its key: send that, {how}"
+        message = (
+            "the path names no slot that is here, or one that needs its key: send that, as `Authorization: Bearer KEY`"
+            " or `x-api-key: KEY`"
+        )
         raise ApiError(401, message, "invalid_api_key")
 
     def _by_keys(self, headers: Iterable[tuple[bytes, bytes]]) -> Iterator[SlotSettings]:

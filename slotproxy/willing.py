@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from slotproxy.headers import Headers, value_of, values_of
 from slotproxy.protocols import ApiError
-from slotproxy.units import NUMBER, parse_duration, show
+from slotproxy.units import NUMBER, parse_duration
 
 MAX_HOLD = b"x-slotproxy-max-hold"
 _READ_TIMEOUT = b"x-stainless-read-timeout"
@@ -56,7 +56,7 @@ def _hold(said: str) -> float:
     try:
         return parse_duration(f"{said}s" if re.fullmatch(NUMBER, said) else said)
     except ValueError:
-        what = f"X-Slotproxy-Max-Hold: {show(said)} is no time to wait; write seconds, such as 5, or 250ms, 5s, 2m"
+        what = "X-Slotproxy-Max-Hold isn't a time to wait; write seconds, such as 5, or 250ms, 5s, 2m"
         raise ApiError(400, what, "invalid_max_hold") from None
 
 

@@ -315,6 +315,12 @@ def test_a_reload_is_whole_or_not_at_all_and_leaves_the_engine_that_serves_alone
         serve.signal(signal.SIGHUP)
         serve.until(lambda: asked(serve, "two") == 200)
         assert asked(serve, "one") == 401
+        (house.parent / "voice").write_text("two\n# the next one\nthree\n")
+        edited.write(slots={"voice": {"key_file": "voice", "id_slot": 1, "by_path": True}})
+        told = serve.slotctl("reload")
+        lines = ["voice.keys: changed", "voice.id_slot: none → 1", "voice.by_path: False → True"]
+        assert told.stdout.splitlines()[1:] == [f"  slots.{line}" for line in lines]
+        assert (asked(serve, "two"), asked(serve, "three"), asked(serve)) == (200, 200, 401)
 
         kept = edited.keys["engines"]
         edited.write(engines={name: one for name, one in kept.items() if name != holder}, default=None, models={})
