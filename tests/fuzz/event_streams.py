@@ -19,6 +19,7 @@ from engines.spec import Api
 from slotproxy.observer import Observer
 
 _ROUND = 1000  # examples between two looks at the clock
+_NO_CHECKS = list(hypothesis.HealthCheck)  # how fast the machine is says nothing of the code
 Event = tuple[bytes, bytes]  # its name, which is empty where it has none, and its data
 
 # ------------------------------------------------------------------------------------------------ the simple reader
@@ -204,7 +205,7 @@ def examples(count: int, seed: int) -> None:
     """So many of them. Raises what an example has found, as small as it can be made."""
 
     @hypothesis.seed(seed)
-    @hypothesis.settings(max_examples=count, database=None)
+    @hypothesis.settings(max_examples=count, database=None, deadline=None, suppress_health_check=_NO_CHECKS)
     @hypothesis.given(st.sampled_from(list(Api)), streams(), st.data())
     def example(api: Api, stream: bytes, data: st.DataObject) -> None:
         each = list(range(len(stream) + 1))
