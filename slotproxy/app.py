@@ -1,7 +1,7 @@
 """What clients reach: inference calls through the gate, the list of models, the state of the house; nothing else.
 
 Nothing here is behind Starlette's BaseHTTPMiddleware: it hides that a client has left. OPTIONS is answered with what
-may be called and with no CORS headers: pages of other origins aren't let in, as the port may have a slot without a key.
+may be called. What web pages are told, and who isn't let in from one, is `slotproxy.cors`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engines.spec import Api, Engine
 from slotproxy.arrival import STOPPING, bad_target, origin_form, request_id
+from slotproxy.cors import Cors, by_a_foreign_name, from_a_page, is_preflight
 from slotproxy.gate import SlotGate
 from slotproxy.house import House, Patience
 from slotproxy.in_force import InForce
@@ -81,6 +82,7 @@ class ClientPort:
         self._take_paths()
 
     def _take_paths(self) -> None:
+        self._cors = Cors(self._house.settings.cors)
         engines = self._house.settings.engines
         self._paths = client_paths(engines)
         through = (path for engine in engines.values() for path in engine.passthrough)
@@ -105,13 +107,14 @@ class ClientPort:
         """A fault of our own is an answer like any other, and its line in the log quotes nobody."""
         state = scope.setdefault("state", {})
         state["id"] = request_id(scope["headers"])
+        send = self._cors.told(scope["headers"], linger.send)
         try:
-            await self._request(scope, linger.receive, linger.send)
+            await self._request(scope, linger.receive, send)
         except Exception as error:
             log = structlog.get_logger("slotproxy")
             log.error("a fault of slotproxy's own", id=state["id"], **frames(error))
             if not linger.started:
-                await _refuse(scope, _broke())(scope, linger.receive, with_id(linger.send, scope))
+                await _refuse(scope, _broke())(scope, linger.receive, with_id(send, scope))
             elif ABORT in state:
                 state[ABORT]()
 
@@ -130,7 +133,9 @@ class ClientPort:
         if any(name == b"upgrade" and b"websocket" in value.lower() for name, value in scope["headers"]):
             return _refuse(scope, ApiError(400, "there are no WebSockets here: send a POST", "no_websockets"))
         if method == "OPTIONS":
-            return Response(status_code=204, headers={"allow": self._allowed(path)})
+            return self._options(scope)
+        if no := self._unwelcome(scope):
+            return _refuse(scope, no)
         if api := self._call(path, method):
             return api
         if stranger := self._stranger(scope):
@@ -139,6 +144,27 @@ class ClientPort:
             error = ApiError(405, f"{path} takes POST", "method_not_allowed")
             return _refuse(scope, error, {"allow": self._allowed(path)})
         return self._rest
+
+    def _options(self, scope: Scope) -> Response:
+        allowed = self._allowed(scope["path"])
+        answer = Response(status_code=204, headers={"allow": allowed})
+        if is_preflight(scope["headers"]):
+            try:
+                answer.raw_headers += self._cors.preflight(scope["headers"], allowed)
+            except ApiError as no:
+                return _refuse(scope, no)
+        return answer
+
+    def _unwelcome(self, scope: Scope) -> ApiError | None:
+        """Why one who has no key of its own isn't let in, though there is a slot for such. None: it is let in."""
+        headers, cors = scope["headers"], self._house.settings.cors
+        page, name = from_a_page(headers, cors), by_a_foreign_name(headers, cors)
+        if page is None and name is None:
+            return None
+        slot = self._house.slots.without_key(scope)
+        if slot is None or (page is None and slot.allow_remote):
+            return None
+        return page or name
 
     def _call(self, path: str, method: str) -> Api | None:
         """The protocol of an inference call; None: it is none."""

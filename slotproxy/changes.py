@@ -9,6 +9,7 @@ from typing import Any
 
 from engines.spec import Engine, Pair
 from slotproxy.config import Settings, SlotSettings
+from slotproxy.config_tls import TlsSettings, day
 from slotproxy.units import format_duration, format_size
 
 FIXED = {"listen": ("host", "port"), "control": ("control",), "state": ("state",), "docker": ("docker",)}
@@ -17,7 +18,7 @@ FIXED = {"listen": ("host", "port"), "control": ("control",), "state": ("state",
 FIXED_CARD = ("gpu", "simulated", "folder")
 
 _SIZES = {"vram", "host_memory", "headroom", "baseline", "max_body", "max_waiting_bytes"}
-_DURATIONS = {"drain", "freeing", "stop_limit", "max_hold", "first_ping", "ping_every", "warm_wait"}
+_DURATIONS = {"drain", "freeing", "stop_limit", "max_hold", "first_ping", "ping_every", "warm_wait", "max_age"}
 _DURATIONS |= {"stop_grace", "start_deadline", "health_every"}
 _PLAIN = (int, float, str, bool, enum.Enum, type(None))
 _NEVER_SHOWN = {"keys", "api_key", "webhook"}
@@ -36,10 +37,25 @@ def changes(old: Settings, new: Settings) -> list[str]:
         *_of("card.", old.card, new.card, "headroom", "baseline", "on_change"),
         *_of("limits.", old.limits, new.limits),
         *_of("notify.", old.notify, new.notify),
+        *_of("cors.", old.cors, new.cors),
+        *_tls(old.tls, new.tls),
         *_named("models.", old.models, new.models, lambda at, *_: iter([f"{at}: changed"])),
         *_named("slots.", old.slots, new.slots, _slot),
         *_named("engines.", old.engines, new.engines, _engine),
     ]
+
+
+def _tls(old: TlsSettings | None, new: TlsSettings | None) -> Iterator[str]:
+    """New connections have it; those that are open stay as they are."""
+    if old == new:
+        return
+    if new is None:
+        yield "tls: removed, new connections speak plain HTTP"
+        return
+    what = "added, new connections speak HTTPS" if old is None else "another certificate or key"
+    yield f"tls: {what}, valid until {day(new.expires)}"
+    if trouble := new.trouble():
+        yield f"tls: {trouble}"
 
 
 def _slot(at: str, old: SlotSettings, new: SlotSettings) -> Iterator[str]:

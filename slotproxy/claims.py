@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from slotproxy.addresses import is_loopback
 from swap.address import listener
 from swap.durable import expect_regular
 from swap.ports import Fault
@@ -54,6 +55,17 @@ async def listen_at(claimed: socket.socket, otherwise: str) -> None:
     except OSError as error:
         host, port = claimed.getsockname()[:2]
         raise await _no_port(host, port, error, otherwise) from error
+
+
+def expect_private(claimed: socket.socket, host: str) -> None:
+    """Raises CannotServe: the port is open to others, though `listen:` names this machine alone.
+
+    A name can lead elsewhere than it says, and a socket that systemd opened is where systemd was told.
+    """
+    there = str(claimed.getsockname()[0])
+    if not is_loopback(there):
+        what = f"`listen:` says {host}, which is {there} here: everyone on the network could use the card without a key"
+        raise CannotServe(f"{what}; give an address, or each client a slot with a key_file")
 
 
 async def _no_port(host: str, port: int, error: OSError, otherwise: str) -> CannotServe:

@@ -184,6 +184,7 @@ def check_config(args: argparse.Namespace) -> int:
     settings = config.load(config.config_path(args.file or args.config))
     unsure = _card_unsure(settings)
     policy = [words for engine in settings.engines.values() if (words := relaxed(engine))]
+    warnings = [] if settings.tls is None else settings.tls.warnings()
     pairs = [pair.label for engine in settings.engines.values() for pair in engine.pairs.values()]
     answer = {
         "file": str(settings.path),
@@ -193,9 +194,10 @@ def check_config(args: argparse.Namespace) -> int:
         "slots": list(settings.slots),
         "policy": policy,
         "unsure": unsure,
+        "warnings": warnings,
     }
     good = f"{settings.path}: good; pairs {', '.join(pairs)}; slots {', '.join(settings.slots)}"
-    show(args, answer, lambda _: [good, *policy, *filter(None, [unsure])])
+    show(args, answer, lambda _: [good, *policy, *warnings, *filter(None, [unsure])])
     return 0
 
 

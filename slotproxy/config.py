@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Final
 
 from engines.spec import Engine, MiB
+from slotproxy.addresses import is_loopback
+from slotproxy.config_cors import CorsSettings, cors_of
 from slotproxy.config_engines import engines_of
 from slotproxy.config_file import host_path, read
 from slotproxy.config_keys import CardKeys, LimitsKeys, schema
 from slotproxy.config_notify import NotifySettings, notify_of
-from slotproxy.config_slots import SlotSettings, is_loopback, slots_of
+from slotproxy.config_slots import SlotSettings, slots_of
+from slotproxy.config_tls import TlsSettings, tls_of
 from slotproxy.config_yaml import ConfigError, Place, parse
 from slotproxy.units import format_size, show
 
@@ -92,6 +95,8 @@ class Settings:
     stop_limit: float = 30.0  # how long SIGTERM may take
     on_stop: str = "keep"  # or "stop": what becomes of the engine then
     notify: NotifySettings = field(default_factory=NotifySettings)
+    tls: TlsSettings | None = None  # None: plain HTTP
+    cors: CorsSettings = field(default_factory=CorsSettings)
     docker: str | None = None  # the Docker daemon's address; None: DOCKER_HOST, else the usual socket
 
 
@@ -119,6 +124,8 @@ def load(path: Path) -> Settings:
         models=_models(keys.models, engines, at / "models"),
         slots=slots_of(keys.slots, host, at / "slots"),
         limits=_limits(keys.limits or LimitsKeys(), at / "limits"),
+        cors=cors_of(keys.cors, at / "cors"),
+        tls=tls_of(keys.tls, at / "tls"),
         docker=_docker(keys.docker, at / "docker"),
         notify=notify_of(keys.notify, at / "notify"),
         **keys.written("drain", "freeing", "stop_limit", "on_stop"),
@@ -156,7 +163,11 @@ def control_of(path: Path) -> Path:
 def _listen(written: str, at: Place) -> tuple[str, int]:
     host, _, port = written.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not re.fullmatch(r"[A-Za-z0-9.:-]+", host) or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+    if (
+        not re.fullmatch(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?", host)
+        or not re.fullmatch(r"[0-9]{1,5}", port)
+        or int(port) > 65535
+    ):
         raise at.wrong(f"{show(written)} is no address; write HOST:PORT, such as {DEFAULT_LISTEN}")
     return host, int(port)
 

@@ -154,10 +154,23 @@ class NotifyKeys(Keys):
     ] = None
 
 
+class TlsKeys(Keys):
+    certificate: Annotated[Path, Meta(description="PEM: the certificate, and after it those that lead to its root")]
+    key: Annotated[Path | None, Meta(description="PEM: its private key (default: in the certificate's file)")] = None
+
+
+class CorsKeys(Keys):
+    origins: Annotated[list[str], Meta(description="web pages that may ask, such as https://chat.example")]
+    allow_any: Annotated[bool | None, Meta(description="lets '*' and 'null' stand in origins")] = None
+    max_age: Annotated[Seconds | None, Meta(description="how long browsers keep what they may ask (10m)")] = None
+
+
 class FileKeys(Keys):
     card: Annotated[CardKeys, Meta(description="the one card: gpu or simulated")]
     engines: Annotated[dict[str, EngineKeys], Meta(description="the engines that share the card, by name")]
     listen: Annotated[str | None, Meta(description="HOST:PORT where clients connect (default 127.0.0.1:8080)")] = None
+    tls: Annotated[TlsKeys | None, Meta(description="the client port speaks HTTPS with this certificate")] = None
+    cors: Annotated[CorsKeys | None, Meta(description="which web pages may ask from a browser")] = None
     control: Annotated[Path | None, Meta(description="slotctl's socket")] = None
     state: Annotated[Path | None, Meta(description="the folder of journal and ledger")] = None
     default: Annotated[str | None, Meta(description="the engine to start with (default: the only one)")] = None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from slotproxy.addresses import is_loopback
 from slotproxy.config_engines import check_name
 from slotproxy.config_keys import SlotKeys
 from slotproxy.config_yaml import Place, text_of
 from slotproxy.keys import BadKey, digests
 
 ANONYMOUS: Final = "anonymous"
-_TAKEN = ("priority", "max_in_flight", "max_waiting", "max_hold", "defaults", "id_slot", "by_path")
+_TAKEN = ("priority", "max_in_flight", "max_waiting", "max_hold", "defaults", "id_slot", "by_path", "allow_remote")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 
 
@@ -32,24 +32,30 @@ class SlotSettings:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     id_slot: int | None = None  # the KV slot, in an engine that has such
     by_path: bool = False  # who names it in the path needs no key
+    allow_remote: bool = False  # without a key, but not only from this machine: the operator has said so
 
 
 def slots_of(written: Mapping[str, SlotKeys] | None, host: str, at: Place) -> dict[str, SlotSettings]:
     slots = {name: _slot(name, keys, at / name) for name, keys in (written or {ANONYMOUS: SlotKeys()}).items()}
-    remote = written and ANONYMOUS in written and written[ANONYMOUS].allow_remote
-    if ANONYMOUS in slots and not is_loopback(host) and not remote:
+    anonymous = slots.get(ANONYMOUS)
+    if anonymous is not None and not is_loopback(host) and not anonymous.allow_remote:
         raise (at / ANONYMOUS).wrong(
             f"listen is {host}, so everyone on the network could use the card without a key; give each client a slot"
             " with a key_file, or write anonymous: {allow_remote: true}"
         )
     for slot in slots.values():
-        if slot.by_path and not is_loopback(host) and not (written or {})[slot.name].allow_remote:
+        if slot.by_path and not is_loopback(host) and not slot.allow_remote:
             raise (at / slot.name / "by_path").wrong(
                 f"listen is {host}, so everyone on the network could use this slot by its name; remove by_path, or"
                 " write allow_remote: true beside it"
             )
     _check_all_different(slots, written or {}, at)
     return slots
+
+
+def keyless(slots: Mapping[str, SlotSettings]) -> bool:
+    """Whether whoever reaches the port may use it, and nobody has said that this is meant for others, too."""
+    return any((slot.by_path or slot.name == ANONYMOUS) and not slot.allow_remote for slot in slots.values())
 
 
 def _check_all_different(slots: Mapping[str, SlotSettings], written: Mapping[str, SlotKeys], at: Place) -> None:
@@ -105,10 +111,3 @@ def _digests(text: str, what: str, place: Place) -> frozenset[bytes]:
         return digests(*text.split("\n"))
     except BadKey as why:
         raise place.wrong(f"{what}: {why}") from None
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

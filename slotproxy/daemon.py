@@ -20,8 +20,9 @@ import structlog
 import uvicorn
 
 from slotproxy.app import build_app
-from slotproxy.claims import CannotServe, claim_port, control_socket, listen_at, state_folder
+from slotproxy.claims import CannotServe, claim_port, control_socket, expect_private, listen_at, state_folder
 from slotproxy.config import Settings, check_fits
+from slotproxy.config_slots import keyless
 from slotproxy.control import build_control
 from slotproxy.desk import Desk
 from slotproxy.ending import Ending, leave_after
@@ -120,7 +121,7 @@ class Daemon:
                 visits=self.desk.visits,
             )
             self.reload.told.append(app.configure)
-            server = Server(client_config(app), up)
+            server = Server(client_config(app, self.in_force.certificate), up)
             serving = tasks.create_task(self._part("the client port", server.serve([listening])), name="clients")
             await self.ending.stop.wait()
             self.ending.begin(self.settings.stop_limit)
@@ -269,6 +270,8 @@ async def serve(settings: Settings) -> int:
         held.enter_context(_signals(ending, changed))
         given = handed_over(settings.host, settings.port)
         listening = held.enter_context(given or await claim_port(settings.host, settings.port, otherwise))
+        if keyless(settings.slots):
+            expect_private(listening, settings.host)
         await _on_disk(lambda: held.enter_context(state_folder(settings.state)), settings)
         control = held.enter_context(control_socket(settings.control))
         await listen_at(listening, otherwise)
@@ -280,6 +283,8 @@ async def serve(settings: Settings) -> int:
             daemon.running(control),
             asyncio.TaskGroup() as tasks,
         ):
+            if settings.tls is not None and (trouble := settings.tls.trouble()):
+                log.warning(trouble)
             log.info("slotproxy is up", listen=address_of(listening), control=str(settings.control), pid=os.getpid())
             runtimes, evidence = daemon.controller.hands.runtimes, daemon.desk.ledger.evidence()
             aside = [

@@ -20,6 +20,7 @@ import structlog
 
 from engines.spec import Engine, MiB, Pair
 from slotproxy import __version__, config
+from slotproxy.config_tls import day
 from slotproxy.desk import Desk, Json
 from slotproxy.units import format_duration, format_size
 from swap import restart_policy, source
@@ -76,6 +77,7 @@ class Doctor:
             ("ledger", self._ledger()),
             ("state", self._state()),
             ("configuration", self._configuration()),
+            ("tls", self._certificate()),
             *((name, self._engine(engine)) for name, engine in self.desk.settings.engines.items()),
         ]
         async with asyncio.TaskGroup() as tasks:
@@ -151,9 +153,26 @@ class Doctor:
                 "configuration", str(error), "correct it: slotproxy runs on what it read, and won't start again"
             )
             return
-        if now != self.desk.settings:
+        if now == self.desk.settings:
+            return
+        if replace(now, tls=self.desk.settings.tls) == self.desk.settings:
+            what = f"the certificate that {path} names is another one on disk than clients are shown"
+            yield Finding("tls", what, "`slotctl reload` shows it to new connections", Weight.WARNING)
+        else:
             mend = "`slotctl reload` takes it over, or says what is in the way; or undo the edit"
             yield Finding("configuration", f"{path} was edited since slotproxy read it", mend, Weight.WARNING)
+
+    async def _certificate(self) -> Check:
+        tls = self.desk.settings.tls
+        if tls is None:
+            return
+        if trouble := tls.trouble():
+            weight = Weight.WARNING if tls.valid() else Weight.PROBLEM
+            yield Finding("tls", trouble, "renew it, then `slotctl reload`", weight)
+        else:
+            yield Finding("tls", f"the certificate is valid until {day(tls.expires)}", weight=Weight.SEEN)
+        if await MODELS.run(tls.open_to_others, f"the disk of {tls.key}", LOOKING):
+            yield Finding("tls", tls.exposed, f"`chmod o= {tls.key}`", Weight.WARNING)
 
     # ------------------------------------------------------------------------------------------ engines and pairs
 

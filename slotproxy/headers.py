@@ -55,12 +55,16 @@ def _credentials(path: str, key: str | None) -> Headers:
 
 
 def to_client(headers: Headers, *, engine: str, held_ms: int, events: bool) -> Headers:
-    """What the client is sent. A stream of events is always sent in chunks, so that an error can still be added."""
+    """What the client is sent. A stream of events is always sent in chunks, so that an error can still be added.
+
+    Which web pages may read an answer is for `slotproxy.cors` to say: an engine would let everybody.
+    """
     dropped = _OURS_TO_CLIENT
     if events:
         dropped |= {b"content-length"} | {name for name, _ in EVENT_STREAM_HEADERS}
     elif value_of(headers, b"transfer-encoding"):
         dropped |= {b"content-length"}  # of the two the coding counts
-    kept = [(name, value) for name, value in end_to_end(headers) if name not in dropped]
+    through = [(name, value) for name, value in end_to_end(headers) if name not in dropped]
+    kept = [(name, value) for name, value in through if not name.startswith(b"access-control-")]
     own = [(b"x-slotproxy-engine", engine.encode()), (b"x-slotproxy-held-ms", b"%d" % held_ms)]
     return [*kept, *own, *(EVENT_STREAM_HEADERS if events else ())]

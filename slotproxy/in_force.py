@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 
 from slotproxy.config import Settings
@@ -10,3 +11,7 @@ from slotproxy.config import Settings
 @dataclass
 class InForce:
     settings: Settings
+
+    def certificate(self) -> ssl.SSLContext | None:
+        """What new connections are shown; None: they speak plain HTTP."""
+        return None if self.settings.tls is None else self.settings.tls.context

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import h11
@@ -17,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from slotproxy.files import for_clients
 from slotproxy.protocols import ApiError
 from slotproxy.reply import ABORT
+from slotproxy.secured import READ, Handshake, Secure
 from slotproxy.strict import Strict, why
 from slotproxy.unread import answer
 
@@ -27,7 +30,6 @@ _TOLD = 20  # connections past the limit that are told so at once; more are just
 _BATCH = 8  # connections that are accepted at once, before the limit is looked at
 _QUEUE = 2048  # connections that the kernel keeps until they are accepted
 _KEEP_ALIVE = 75  # seconds; clients drop idle connections after 5 to 60 s, and must be the first to do so
-_READ = 64 * 1024  # bytes that are read at once: in tiny chunks they keep everybody else waiting for 0.1 s
 _AHEAD = 64 * 1024  # bytes of further requests that are read while one is answered, so as to see its client leave
 
 
@@ -48,7 +50,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.max_size = _READ  # type: ignore[attr-defined]  # asyncio's own, of a plain socket
+        transport.max_size = READ  # type: ignore[attr-defined]  # asyncio's own, of a plain socket
         self.app_state = {**self.app_state, ABORT: self._abort}
         past = len(self.connections) - for_clients()
         if past > _TOLD:
@@ -137,7 +139,10 @@ class Connection(H11Protocol):
     def _abort(self) -> None:
         if self._deaf:
             return  # the end has begun already, and the client may still read
-        self.transport.close()
+        if isinstance(self.transport, Secure):
+            self.transport.cut()
+        else:
+            self.transport.close()
         self._after("end", _FLUSH, self.transport.abort)
 
     def _after(self, name: str, seconds: float, do: Callable[[], None]) -> None:
@@ -152,6 +157,23 @@ class Connection(H11Protocol):
 def _full() -> bytes:
     message = "too many connections are open here; close some, or try again"
     return answer(ApiError(503, message, "too_many_connections", 5.0))
+
+
+def _mistaken() -> bytes:
+    return answer(ApiError(400, "this port speaks HTTPS: use https://", "https_only"))
+
+
+def _door(context: Context) -> Any:
+    """What uvicorn makes for each connection, in place of a class of protocols."""
+
+    def meet(**given: Any) -> asyncio.Protocol:
+        secure, connection = context(), partial(Connection, **given)
+        if secure is None:
+            return connection()
+        open_now, most = given["server_state"].connections, for_clients() + _TOLD
+        return Handshake(secure, connection, open_now, most=most, mistaken=_mistaken())
+
+    return meet
 
 
 class Server(uvicorn.Server):
@@ -176,16 +198,22 @@ class Server(uvicorn.Server):
         yield
 
 
-def config(app: ASGIApp, **more: Any) -> uvicorn.Config:
+Context = Callable[[], ssl.SSLContext | None]
+"""The certificate that a new connection is shown; None: it speaks plain HTTP."""
+
+
+def config(app: ASGIApp, context: Context = lambda: None, **more: Any) -> uvicorn.Config:
     """How the client port is served. `more` goes to uvicorn (`host` and `port`, or `fd`).
 
     h11 because it keeps an answer's framing exactly, and none of uvicorn's own headers, which an engine may send too.
+    Who a reverse proxy says that the client is, we neither believe nor need.
     """
     return uvicorn.Config(
         app,
-        http=Connection,
+        http=_door(context),
         ws="none",
         lifespan="off",
+        proxy_headers=False,
         server_header=False,
         date_header=False,
         access_log=False,

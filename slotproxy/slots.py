@@ -38,6 +38,15 @@ class Slots:
         message = "no slot has this key: send the key of one, as `Authorization: Bearer KEY` or `x-api-key: KEY`"
         raise ApiError(401, message, "invalid_api_key")
 
+    def without_key(self, scope: Scope) -> SlotSettings | None:
+        """The slot that the client gets though it has no slot's key; None: it has one, or gets none."""
+        if any(self._by_keys(scope["headers"])):
+            return None
+        try:
+            return self.of(scope)
+        except ApiError:
+            return None
+
     def find(self, headers: Iterable[tuple[bytes, bytes]]) -> SlotSettings | None:
         """The slot of the first key that one has, from `Authorization: Bearer KEY` or `x-api-key: KEY`.
 

@@ -22,7 +22,7 @@ SPEAKERS = {
 }
 # What these return is told as it is; of a tuple the last.
 TOLD = {"lacking", "how_it_ended", "_refused", "_limit_passed", "wrong_reason", "policy._unproven", "boot._to_start"}
-TOLD |= {"restart_policy.come_back", "refit.busy"}
+TOLD |= {"restart_policy.come_back", "refit.busy", "config_tls.trouble"}
 
 
 Known = dict[str, list[ast.expr]]

@@ -19,14 +19,14 @@ from uvicorn.server import ServerState
 
 from engines.openai.profile import PROFILE
 from engines.spec import COUNT_TOKENS, MESSAGES, Api, Engine, Pair, Profile
-from slotproxy.app import build_app
+from slotproxy.app import ClientPort, build_app
 from slotproxy.config import CardSettings, Limits, Settings, SlotSettings
 from slotproxy.forward import engine_client
 from slotproxy.gate import SlotGate
 from slotproxy.house import Patience
 from slotproxy.in_force import InForce
 from slotproxy.outcomes import Outcome, Outcomes
-from slotproxy.server import Server, config
+from slotproxy.server import Context, Server, config
 from slotproxy.supervision import Supervision
 
 WITHIN = 10.0  # seconds for what takes milliseconds: the machine may be busy
@@ -170,9 +170,10 @@ class Proxy:
     port: int
     gate: SlotGate
     outcomes: Outcomes
-    app: ASGIApp
+    app: ClientPort
     tasks: set[asyncio.Task[Any]]  # of the requests that are under way
     connections: set[Any]  # of clients
+    in_force: InForce
 
     async def counted(self, outcome: Outcome, times: int = 1) -> None:
         """Waits until exactly so many requests ended that way, and no other way."""
@@ -203,8 +204,12 @@ async def proxied(
     patience: Patience | None = None,
     supervision: Supervision | None = None,
     opened: bool = True,
+    **more: Any,
 ) -> AsyncIterator[Proxy]:
-    """The real application under the real server on a free port; the gate is open to the first engine."""
+    """The real application under the real server on a free port; the gate is open to the first engine.
+
+    `more` goes into the settings.
+    """
     limits = limits or Limits()
     settings = Settings(
         path=Path("slotproxy.yml"),
@@ -218,6 +223,7 @@ async def proxied(
         models=models,
         slots=slots,
         limits=limits,
+        **more,
     )
     gate = SlotGate(
         max_waiting=limits.max_waiting,
@@ -230,19 +236,22 @@ async def proxied(
         gate.open(engines[0].name, engines[0].concurrency, RUN)
     outcomes = Outcomes()
     async with engine_client() as client:
-        app = build_app(InForce(settings), gate, client, outcomes=outcomes, patience=patience, supervision=supervision)
-        async with serving(app) as (state, port):
+        in_force = InForce(settings)
+        app = build_app(in_force, gate, client, outcomes=outcomes, patience=patience, supervision=supervision)
+        scheme = "https" if settings.tls else "http"
+        async with serving(app, in_force.certificate) as (state, port):
             try:
-                yield Proxy(f"http://127.0.0.1:{port}", port, gate, outcomes, app, state.tasks, state.connections)
+                url, open_now = f"{scheme}://127.0.0.1:{port}", state.connections
+                yield Proxy(url, port, gate, outcomes, app, state.tasks, open_now, in_force)
             finally:
                 gate.end("the test is over")
                 gate.cut()
 
 
 @contextlib.asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncIterator[tuple[ServerState, int]]:
+async def serving(app: ASGIApp, context: Context = lambda: None) -> AsyncIterator[tuple[ServerState, int]]:
     """What uvicorn's `serve()` does, without its signal handlers and the tenths of a second that it sleeps."""
-    server = Server(config(app))
+    server = Server(config(app, context))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     with socket.socket() as listener:
@@ -271,8 +280,9 @@ class Client:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def at(cls, port: int) -> AsyncIterator[Client]:
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def at(cls, port: int, **more: Any) -> AsyncIterator[Client]:
+        """`more` is about the connection, such as `ssl`."""
+        client = cls(*await asyncio.open_connection("127.0.0.1", port, **more))
         try:
             yield client
         finally:

@@ -53,7 +53,7 @@ async def test_hop_by_hop_headers_stay_on_their_hop() -> None:
             b"x-bar: 1",
             b"te: trailers",
             b"x-kept: too",
-            b"origin: http://evil.example",
+            b"origin: http://localhost:3000",
             b"authorization: Bearer secret",
             b"x-api-key: secret",
             b"expect: 100-continue",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from starlette.types import Message
@@ -122,7 +121,7 @@ async def test_the_place_is_free_while_a_slow_client_still_takes_the_end_of_its_
     scope = {"type": "http", "method": "POST", "path": CHAT, "query_string": b"", "headers": []}
     up = Upstream(saying(SSE, chunk(DONE), b"0\r\n\r\n"))
     async with up, proxied(engine(up.url)) as proxy, asyncio.TaskGroup() as group:
-        group.create_task(cast("Coroutine[Any, Any, None]", proxy.app(scope, receive, send)))
+        group.create_task(proxy.app(scope, receive, send))
         await at_the_end.wait()
         assert proxy.gate.view().in_flight == 0
         taken.set()

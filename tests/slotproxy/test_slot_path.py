@@ -221,9 +221,9 @@ async def test_a_reload_changes_keys_and_names_for_the_next_request() -> None:
             ]
 
         def reload(**slots: SlotSettings) -> None:
-            held = proxy.app._house.in_force  # type: ignore[attr-defined]
+            held = proxy.app._house.in_force
             held.settings = replace(held.settings, slots=slots)
-            proxy.app.configure()  # type: ignore[attr-defined]
+            proxy.app.configure()
 
         assert await statuses() == [200, 401, 200, 401]
         reload(voice=replace(VOICE, keys=digests("sk-voice", "sk-next")), phone=replace(PHONE, by_path=False))
