@@ -77,7 +77,7 @@ class Connection(H11Protocol):
         if self._deaf:
             return
         state = self.conn.their_state
-        if state is h11.DONE and self.conn.ahead < _AHEAD:
+        if state in (h11.DONE, h11.MIGHT_SWITCH_PROTOCOL) and self.conn.ahead < _AHEAD:
             self.flow.resume_reading()
         if state is h11.IDLE and (self.conn.ahead or self.timeout_keep_alive_task is None):
             self._unset_keepalive_if_required()
