@@ -13,6 +13,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from h11._state import MIGHT_SWITCH_PROTOCOL
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
@@ -77,7 +78,7 @@ class Connection(H11Protocol):
         if self._deaf:
             return
         state = self.conn.their_state
-        if state in (h11.DONE, h11.MIGHT_SWITCH_PROTOCOL) and self.conn.ahead < _AHEAD:
+        if state in (h11.DONE, MIGHT_SWITCH_PROTOCOL) and self.conn.ahead < _AHEAD:
             self.flow.resume_reading()
         if state is h11.IDLE and (self.conn.ahead or self.timeout_keep_alive_task is None):
             self._unset_keepalive_if_required()
