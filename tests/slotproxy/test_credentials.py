@@ -19,6 +19,8 @@ SLOTS = {"voice": SlotSettings("voice", keys=digests(KEY)), "anonymous": SlotSet
 EVERYWHERE = [
     *(b"%b: Bearer %b" % (name, KEY.encode()) for name in sorted(HEADERS)),
     b"X-API-KEY: " + KEY.encode(),
+    b"Api-Key: " + KEY.encode(),
+    b"x-goog-api-key: " + KEY.encode(),
     b"x-litellm-api-key: " + KEY.encode(),
     b"Cookie: session=%b; other=1" % KEY.encode(),
     b"Proxy-Authorization: Basic %b" % KEY.encode(),

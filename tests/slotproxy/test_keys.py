@@ -170,6 +170,15 @@ def test_neither_settings_nor_what_a_reload_changed_show_a_key_or_its_hash(box: 
         assert secret not in repr(old) + repr(new) + repr(Slots(old.slots)) + str(lines)
 
 
+def test_an_engines_own_key_is_in_no_repr(box: Path) -> None:
+    (box / "engine").write_text("sk-engines")
+    document = {"card": {"simulated": "32GiB"}, "engines": {"x": {**ENGINE, "api_key_file": "engine"}}}
+    (box / "slotproxy.yml").write_text(yaml.safe_dump(document))
+    settings = load(box / "slotproxy.yml")
+    assert settings.engines["x"].api_key == "sk-engines"
+    assert "sk-engines" not in repr(settings)
+
+
 @pytest.mark.parametrize(
     "key",
     [

@@ -259,6 +259,14 @@ def test_a_slot_by_path_needs_no_key_and_on_an_open_port_these_words(tmp_path: P
     assert read(tmp_path, "[::]:1", phone={**slot, "allow_remote": True}).slots["phone"].by_path
 
 
+def test_what_is_written_of_a_slot_is_taken(tmp_path: Path) -> None:
+    voice = read(tmp_path, "127.0.0.1:1", voice={"key_file": "key", "id_slot": 0}, other={"by_path": True}).slots
+    assert [(slot.id_slot, slot.by_path, slot.keys) for slot in voice.values()] == [
+        (0, False, digests("sk-voice")),
+        (None, True, frozenset()),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "slot", "words"),
     [

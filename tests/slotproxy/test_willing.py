@@ -136,6 +136,23 @@ async def test_a_client_may_shorten_its_slots_longest_wait_and_never_lengthen_it
         await proxy.counted(Outcome.EXPIRED)
 
 
+@pytest.mark.parametrize(
+    ("max_hold", "headers"),
+    [
+        (0.5, {"x-slotproxy-max-hold": "1h"}),
+        (1000.0, {"x-slotproxy-max-hold": "0.5"}),
+        (1000.0, {"x-stainless-read-timeout": "1"}),
+    ],
+)
+async def test_the_shortest_wait_holds_also_while_an_engine_cannot_be_reached(
+    max_hold: float, headers: dict[str, str]
+) -> None:
+    slots = {"anonymous": SlotSettings("anonymous", max_hold=max_hold)}
+    async with proxied(engine("http://127.0.0.1:1"), slots=slots) as proxy, browser(proxy.url) as client:
+        answer = await client.post(CHAT, json=ask(), headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "unreachable")
+
+
 async def test_who_would_not_wait_at_all_is_served_where_there_is_a_place() -> None:
     async with Upstream(saying(whole(ANSWER))) as up, proxied(engine(up.url)) as proxy, browser(proxy.url) as client:
         answer = await client.post(CHAT, json=ask(), headers={"x-slotproxy-max-hold": "0"})
