@@ -7,9 +7,13 @@ import random
 import sys
 from collections.abc import Callable
 
-from tests.fuzz import event_streams, http_surface
+from tests.fuzz import answers, event_streams, http_surface
 
-SURFACES: dict[str, Callable[[float, int], str]] = {"http": http_surface.fuzz, "sse": event_streams.fuzz}
+SURFACES: dict[str, Callable[[float, int], str]] = {
+    "answers": answers.fuzz,
+    "http": http_surface.fuzz,
+    "sse": event_streams.fuzz,
+}
 
 
 def main(words: list[str]) -> int:

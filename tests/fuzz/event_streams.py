@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +16,8 @@ from hypothesis import strategies as st
 
 from engines.spec import Api
 from slotproxy.observer import Observer
+from tests.fuzz.rounds import EXAMPLES, rounds
 
-_ROUND = 1000  # examples between two looks at the clock
-_NO_CHECKS = list(hypothesis.HealthCheck)  # how fast the machine is says nothing of the code
 Event = tuple[bytes, bytes]  # its name, which is empty where it has none, and its data
 
 # ------------------------------------------------------------------------------------------------ the simple reader
@@ -205,7 +203,7 @@ def examples(count: int, seed: int) -> None:
     """So many of them. Raises what an example has found, as small as it can be made."""
 
     @hypothesis.seed(seed)
-    @hypothesis.settings(max_examples=count, database=None, deadline=None, suppress_health_check=_NO_CHECKS)
+    @hypothesis.settings(max_examples=count, **EXAMPLES)
     @hypothesis.given(st.sampled_from(list(Api)), streams(), st.data())
     def example(api: Api, stream: bytes, data: st.DataObject) -> None:
         each = list(range(len(stream) + 1))
@@ -216,12 +214,5 @@ def examples(count: int, seed: int) -> None:
 
 
 def fuzz(minutes: float, seed: int) -> str:
-    """Rounds until the time is over, or one has found something: what it is."""
-    until = time.monotonic() + minutes * 60
-    while time.monotonic() < until:
-        try:
-            examples(_ROUND, seed)
-        except Exception as error:  # whatever it is, it was found
-            return f"seed {seed}: {error!r}\n" + "\n".join(getattr(error, "__notes__", ()))
-        seed += 1
-    return ""
+    """What rounds of them have found; empty: nothing."""
+    return rounds(examples, 1000, minutes, seed)
