@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope
 from slotproxy.headers import Headers, value_of
 from slotproxy.presence import ClientGone
 from slotproxy.protocols import ApiError
+from slotproxy.scan import Scan
 
 _AUTHORITY = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
 _RETRY_LATER = 5.0  # seconds
@@ -100,12 +101,19 @@ class Held:
 
 
 async def read_body(
-    receive: Receive, headers: Headers, held: Held, *, limit: int, patience: float, within: float
+    receive: Receive,
+    headers: Headers,
+    held: Held,
+    *,
+    limit: int,
+    patience: float,
+    within: float,
+    scan: Scan | None = None,
 ) -> bytearray:
     """The whole body. Raises ApiError: 413 past `limit` bytes (at once, where that is announced), 429, 408; ClientGone.
 
-    `patience`: seconds between two pieces of it, and `within` for all of it. What still comes of a refused one,
-    `slotproxy.linger` reads.
+    `patience`: seconds between two pieces of it, and `within` for all of it. `scan` looks at what has come so far,
+    and others have their turn in between. What still comes of a refused one, `slotproxy.linger` reads.
     """
     declared = value_of(headers, b"content-length")
     if declared.isdigit() and int(declared) > limit:
@@ -113,7 +121,7 @@ async def read_body(
     body = bytearray()  # grows in place: joining 64 MiB at the end would stall everyone else
     try:
         async with held.room.patience(within):
-            await _fill(body, receive, held, limit, patience)
+            await _fill(body, scan, receive, held, limit=limit, patience=patience)
     except BaseException as error:
         body.clear()  # the error keeps it, and who is refused may take a while to leave
         held.give_back()
@@ -125,7 +133,9 @@ async def read_body(
     return body
 
 
-async def _fill(body: bytearray, receive: Receive, held: Held, limit: int, patience: float) -> None:
+async def _fill(
+    body: bytearray, scan: Scan | None, receive: Receive, held: Held, *, limit: int, patience: float
+) -> None:
     more = True
     while more:
         part, more = await _piece(receive, patience)
@@ -133,6 +143,8 @@ async def _fill(body: bytearray, receive: Receive, held: Held, limit: int, patie
             raise _too_large(limit)
         held.take(len(part))
         body += part
+        while scan and scan.advance(body):  # noqa: ASYNC110  (others have their turn between two slices)
+            await asyncio.sleep(0)
 
 
 async def _piece(receive: Receive, patience: float) -> tuple[bytes, bool]:

@@ -3,12 +3,14 @@
 Nested values keep their bytes: engines cache by exact prefix, and parsing and writing 64 MiB of JSON would stall every
 other client. What a request doesn't need changed goes out byte for byte as it came in, duplicate keys and odd spacing
 included. Where something is changed the object is written anew from the values' own bytes; of a duplicate key the last
-value stays, as in nearly every parser. Of the levels below only what a default is an object for is ever looked into. A
-changed body is a list of pieces, most of them views of the one that came in: nothing large is ever copied as a whole.
+value stays, as in nearly every parser. How the top level is found, `slotproxy.scan` says; of the levels below only what
+a default is an object for is ever looked into. A changed body is a list of pieces, most of them views of the one that
+came in: nothing large is ever copied as a whole.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,10 +19,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from slotproxy.protocols import ApiError
+from slotproxy.scan import DEEPEST, MOST_FIELDS, Scan
 
 Piece: TypeAlias = bytes | bytearray | msgspec.Raw
 
 _ENCODE = msgspec.json.Encoder().encode
+_LONGEST = 1024 * 1024  # bytes of a model's name: to decode more would take others' time
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,7 @@ class Payload:
 
     @classmethod
     def parse(cls, raw: Piece) -> Payload:
-        try:
-            return cls(raw, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
-        except (msgspec.DecodeError, RecursionError):
-            return cls(raw, None)
+        return cls(raw, Scan().fields(memoryview(raw)))
 
     @property
     def model(self) -> str | None:
@@ -73,7 +74,12 @@ class Payload:
 
     def _field(self, name: str) -> bytes | None:
         value = (self.fields or {}).get(name)
-        return None if value is None else bytes(value)
+        return None if value is None else bytes(memoryview(value)[: _LONGEST + 1])
+
+
+def _name(key: str) -> bytes:
+    """Also one that ends in the middle of a surrogate pair, which isn't text for most encoders."""
+    return json.dumps(key, ensure_ascii=not key.isascii()).encode()
 
 
 def _lacking(fields: Mapping[str, msgspec.Raw], defaults: Mapping[str, Any]) -> dict[str, list[Piece]]:
@@ -103,9 +109,12 @@ def _object(fields: Mapping[str, msgspec.Raw], sets: Mapping[str, list[Piece]]) 
     """An object of the fields, with `sets` in their places or added."""
     pieces: list[Piece] = []
     for key in dict.fromkeys((*fields, *sets)):
-        pieces += (b"," if pieces else b"{", _ENCODE(key), b":", *(sets.get(key) or (fields[key],)))
+        pieces += (b"," if pieces else b"{", _name(key), b":", *(sets.get(key) or (fields[key],)))
     return [*pieces, b"}"]
 
 
 def not_json() -> ApiError:
-    return ApiError(400, "the body must be a JSON object; this one can't be read as one", "invalid_json")
+    what = (
+        f"the body must be a JSON object of at most {MOST_FIELDS} fields and {DEEPEST} levels; this one can't be read"
+    )
+    return ApiError(400, what, "invalid_json")

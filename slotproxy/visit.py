@@ -25,6 +25,7 @@ from slotproxy.places import Answer, Expired, Place, Refused, no_slot
 from slotproxy.presence import Beat, ClientGone, Cut, cut_off, gone, unless
 from slotproxy.protocols import ApiError
 from slotproxy.reply import Reply
+from slotproxy.scan import Scan
 from slotproxy.settle import settle
 from slotproxy.slots import fields_for
 from slotproxy.willing import Willing, willing
@@ -185,7 +186,7 @@ class Visit:
 
     async def _read(self) -> None:
         """The body, and what can be said of it without any engine. Raises ApiError, ClientGone."""
-        patience = self._house.patience
+        patience, scan = self._house.patience, Scan()
         body = await read_body(
             self._receive,
             self._scope["headers"],
@@ -193,13 +194,14 @@ class Visit:
             limit=self._house.settings.limits.max_body,
             patience=patience.body,
             within=patience.whole_body,
+            scan=scan if self._protocol.model else None,
         )
         self._record.received = len(body)
         self._in_time = self._willing.in_time(time.monotonic() - self._record.started)
         if not self._protocol.model:
             self._payload = Payload(body, None)
             return
-        self._payload = Payload.parse(body)
+        self._payload = Payload(body, scan.fields(body))
         if self._payload.fields is None and not self._house.models.every_name:
             raise not_json()
         self._record.model = (self._payload.model or "")[:_LOGGED]
