@@ -1,7 +1,7 @@
 """What has gone wrong for people who do this job: each kind, by its number, has a test that names it.
 
 A test names a case in its own name (`test_case_22_…`) or at the beginning of its docstring (`Case 22: …`, `Cases 8
-and 45: …`). Cases 1 to 19 are about requests; `tests/slotproxy` shows them.
+and 45: …`). What lies next to a case is called its neighbour.
 """
 
 from __future__ import annotations
@@ -16,6 +16,25 @@ import pytest
 TESTS = Path(__file__).parent
 
 CASES = {
+    1: "events that something on the way holds back",
+    2: "characters that are cut between two chunks",
+    3: "answers that are compressed",
+    4: "framing, and headers that are meant for one hop only",
+    5: "bodies of many megabytes, many at once",
+    6: "a WebSocket where there are none",
+    7: "a stream that was queued and ends without a word",
+    8: "an engine that dies in the middle of its answer",
+    9: "an end marker after an error",
+    10: "a client that leaves before the first byte",
+    11: "a client that leaves in the middle of its answer",
+    12: "a client that stays and doesn't read",
+    13: "a request that is sent twice",
+    14: "all who waited, let in at once",
+    15: "a wait without an end",
+    16: "a swap that kills what is under way, or is blocked by it",
+    17: "a client that others never let in",
+    18: "something on the way that cuts what is silent",
+    19: "a client that has left and still counts",
     20: "healthy long before it can answer",
     21: "a port that accepts while nobody is behind it yet",
     22: "a stale server that answers in our engine's place",

@@ -103,6 +103,7 @@ def client_of(listen: int) -> contextlib.AbstractAsyncContextManager[Client]:
 
 
 async def test_a_stream_comes_through_piece_by_piece_and_pings_outlast_the_time_outs(tmp_path: Path) -> None:
+    """Cases 1 and 18: the real thing on the way, which holds back and cuts unless it is told not to."""
     go_on = asyncio.Event()
 
     async def slowly(talk: Conversation, _: Seen) -> None:

@@ -84,9 +84,9 @@ async def test_case_1_no_event_waits_for_the_next_whatever_frames_the_stream(fra
 
 
 async def test_case_1_neighbour_headers_come_before_the_first_event_and_a_length_is_no_licence_to_wait() -> None:
-    """Case 1: also of an answer that is no stream, sent in two halves."""
+    """Case 1: also of an answer that is no stream, sent in pieces."""
     body = b'{"choices": []}'
-    lockstep = Lockstep(whole(body)[: -len(body)], (body[:5], body[5:]))
+    lockstep = Lockstep(whole(body)[: -len(body)], [body[at : at + 4] for at in range(0, len(body), 4)])
     async with Upstream(lockstep) as up, proxied(engine(up.url)) as proxy, Client.at(proxy.port) as client:
         await client.post(CHAT, ask())
         assert await lockstep.read_by(client) == body
