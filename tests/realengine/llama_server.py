@@ -49,6 +49,9 @@ def settings(options: argparse.Namespace) -> xllamacpp.CommonParams:
     params.warmup = False
     params.fit_params = False
     params.verbosity = 0
+    if options.embeddings:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     return params
 
 
@@ -61,6 +64,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=8192, help="tokens")
     parser.add_argument("--predict", type=int, default=128, help="tokens in an answer when the client sets no limit")
     parser.add_argument("--parallel", type=int, default=1, help="KV slots, which share the context")
+    parser.add_argument("--embeddings", action="store_true", help="serve /v1/embeddings, too")
     parser.add_argument("--card-folder", type=Path)
     parser.add_argument("--vram", type=int, default=0, help="bytes to take on the simulated card")
     return parser.parse_args(argv)

@@ -1,7 +1,7 @@
 """A random model that llama.cpp's server really runs: half a megabyte, thousands of meaningless tokens a second.
 
-Only the words below can be answered: the rows of all other tokens in the output matrix are zero, so the model never
-ends by itself (only by `max_tokens` or a full context) and never breaks a UTF-8 character.
+Only the words below can be answered (and tool calls, see `CALLS`): the rows of all other tokens in the output matrix
+are zero, so the model never ends by itself (only by `max_tokens` or a full context) and never breaks a UTF-8 character.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ WORDS = tuple(f"▁{a}{b}" for a in ("ka", "lo", "mi", "nu", "pe", "so", "tü", 
 CONTEXT = 32768
 WIDTH, FEED, HEADS = 64, 128, 4
 CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
+    "{% if tools %}tools: {{ tools | tojson }}\n{% endif %}"
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] or '' }}"
+    "{% if m['tool_calls'] %}{% for c in m['tool_calls'] %}"
+    "{\"name\": \"{{ c['function']['name'] }}\", \"parameters\": {{ c['function']['arguments'] | tojson }}}"
+    "{% endfor %}{% endif %}\n{% endfor %}"
 )
+CALLS = {"126": 50, "2": 100}
+"""`logit_bias` with which a request that demands a tool gets a call of it: `{` first, and the end once that may come.
+
+The server's grammar does the rest. Without it the words above are likelier than any call.
+"""
 
 
 def make_tiny_gguf(path: Path, seed: int = 1) -> Path:

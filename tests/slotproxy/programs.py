@@ -45,7 +45,7 @@ class Program:
                 stdout=out,
                 stderr=err,
                 cwd=cwd,
-                env=env(PYTHONASYNCIODEBUG=1, PYTHONWARNINGS="default", **variables),
+                env=env(**{"PYTHONASYNCIODEBUG": 1, "PYTHONWARNINGS": "default", **variables}),
             )
         self.pid = self._child.pid
 
