@@ -160,6 +160,8 @@ def _check_line(line: bytes) -> None:
 def _check(request: h11.Request) -> None:
     fields = dict(request.headers)
     coded, old = b"transfer-encoding" in fields, request.http_version == b"1.0"
+    if not old and b"host" not in fields:  # h11 asks for it in 1.1 alone
+        raise Unacceptable(ApiError(400, "there is no Host header; HTTP/1.1 has one", "bad_http"))
     if coded and (old or b"content-length" in fields):
         what = "a body's length is told once: by Content-Length, or by Transfer-Encoding in HTTP/1.1"
         raise Unacceptable(ApiError(400, what, "bad_http"))

@@ -86,6 +86,7 @@ REFUSED = {
     "a space in the target": (b"GET /hea lth HTTP/1.1\r\nhost: x\r\n\r\n", 400),
     "a target that isn't ASCII": ("GET /hé HTTP/1.1\r\nhost: x\r\n\r\n".encode(), 400),
     "no host": (LINE + LENGTH + b"\r\n" + BODY, 400),
+    "no host in a later version": (LINE.replace(b"1.1", b"1.2") + LENGTH + b"\r\n" + BODY, 400),
     "two hosts": (LINE + HOST + HOST + LENGTH + b"\r\n" + BODY, 400),
     "CONNECT": (b"CONNECT other:443 HTTP/1.1\r\nhost: other:443\r\n\r\n", 405),
     "TRACE": (b"TRACE /v1/models HTTP/1.1\r\nhost: x\r\n\r\n", 405),
