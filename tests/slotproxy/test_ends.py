@@ -19,8 +19,10 @@ from slotproxy.config import Limits
 from slotproxy.config_slots import SlotSettings
 from slotproxy.house import Patience
 from slotproxy.outcomes import Outcome
+from slotproxy.supervision import Unsupervised
 from tests.slotproxy.rig import (
     DONE,
+    RUN,
     SSE,
     Behaviour,
     Client,
@@ -280,6 +282,41 @@ async def test_a_fault_of_our_own_is_told_in_json_and_in_a_line_that_quotes_nobo
     assert [line["id"] for line in faults] == [answer.headers["x-request-id"] for answer in answers]
     assert all(line["error"] == "ValueError from KeyError" and "broken" in line["at"][-1] for line in faults)
     assert SECRET not in json.dumps(lines, default=str)
+
+
+class Listening(Unsupervised):
+    """What is said of the engine."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def answered(self, run: str) -> None:
+        self.heard.append(f"{run} answers")
+
+    def error(self, run: str, why: str) -> bool:
+        self.heard.append(f"{run}: {why}")
+        return False
+
+
+SAID_OF_IT = [
+    (whole(b'{"choices": []}'), f"{RUN} answers"),
+    (whole(ERROR), f"{RUN}: in-band 500 server_error, request by-which-it-is-known"),
+    (whole(ERROR, status=b"500 Failed"), f"{RUN}: HTTP 500 server_error, request by-which-it-is-known"),
+    (stream(IN_BAND), f"{RUN}: in-band 500 server_error, request by-which-it-is-known"),
+    (stream(gzip.compress(IN_BAND), coding=b"gzip"), f"{RUN}: in-band 500 server_error, request by-which-it-is-known"),
+    (stream(gzip.compress(delta() + DONE), coding=b"gzip"), f"{RUN} answers"),
+]
+
+
+@pytest.mark.parametrize(("said", "heard"), SAID_OF_IT)
+async def test_what_an_error_says_of_the_engine_is_its_name_and_the_requests_id(said: bytes, heard: str) -> None:
+    ears = Listening()
+    async with Upstream(saying(said)) as up, proxied(engine(up.url), supervision=ears) as proxy:
+        async with Client.at(proxy.port) as client:
+            await client.post(CHAT, ask(stream=True), ID, b"connection: close")
+            await client.rest()
+        await proxy.idle()
+    assert ears.heard == [heard]
 
 
 # ---------------------------------------------------------------------------------------------------- one id

@@ -126,7 +126,13 @@ def test_whatever_an_engine_says_to_a_client_is_the_clients_alone(house: Serve, 
     until(lambda: ("truncated", "cut_short") in outcomes(house))
     kinds = {("served", ""), ("failed", "status"), ("failed", "in-band"), ("failed", "no_answer")}
     assert kinds <= outcomes(house)
-    assert "an error of the engine's own" in {line["event"] for line in house.log}
+    troubles = [line["why"] for line in house.log if line["event"] == "an error of the engine's own"]
+    ids = {line["id"] for line in house.log if line["event"] == "request"}
+    assert troubles
+    assert all(why.startswith(("HTTP 50", "in-band")) and why.split("request ")[1] in ids for why in troubles)
+    counted = house.status()["requests"]
+    assert counted["served"]["count"] > 0
+    assert counted["failed"]["how"].keys() >= {"status", "in-band", "no_answer"}
     assert PROMPT not in str(clean(house))
 
 

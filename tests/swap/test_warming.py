@@ -70,6 +70,16 @@ async def test_another_run_of_the_same_container_is_not_the_one_that_we_started(
 
 
 @in_simulated_time
+async def test_of_a_run_that_somebody_else_has_started_the_log_isnt_shown(world: World) -> None:
+    """Clients may have asked it by its own address, and engines log what they ask."""
+    v2 = await unit(world, "ninfer:v2")
+    world.ninfer.run(world.ninfer.recipes["v2"])
+    await do(world, Inspect(7, v2))
+    world.ninfer.exit(1, "error: template fails on 'a prompt'\n")
+    assert failed(await do(world, Warm(7, v2))).why == "ninfer:v2 exited with code 1; its log may say why"
+
+
+@in_simulated_time
 async def test_an_exit_whose_log_cant_be_read_still_tells_its_code(world: World) -> None:
     v2 = await _started(world)
     world.ninfer.exit(134)
