@@ -133,9 +133,10 @@ class Connection(H11Protocol):
         self._stop("head")
         self.flow.resume_reading()
         self.transport.write(words)
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
         self._after("end", _FLUSH, self.transport.abort)
+        if self.transport.can_write_eof():
+            with contextlib.suppress(OSError):  # it has left meanwhile
+                self.transport.write_eof()
 
     def _abort(self) -> None:
         if self._deaf:

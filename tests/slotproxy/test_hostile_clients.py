@@ -166,6 +166,16 @@ async def test_an_answer_that_is_not_taken_keeps_no_connection_once_it_is_whole(
             await eventually(lambda: not proxy.connections and not proxy.tasks and not up.open)
 
 
+async def test_who_leaves_as_it_is_turned_away_is_no_fault_of_ours() -> None:
+    """What it is told makes its machine say that nobody is there any more, in the middle of the telling."""
+    async with proxied(engine(NOBODY)) as proxy:
+        with socket.create_connection(("127.0.0.1", proxy.port)):
+            await eventually(lambda: len(proxy.connections) == 1)
+        [connection] = proxy.connections
+        connection._turn_away(b"words")
+        await eventually(lambda: not proxy.connections)
+
+
 # -------------------------------------------------------------------------------------------------- in a hurry
 
 
