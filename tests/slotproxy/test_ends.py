@@ -265,7 +265,7 @@ async def test_a_fault_of_our_own_is_told_in_json_and_in_a_line_that_quotes_nobo
 
     with logged() as lines:
         async with proxied(engine("http://127.0.0.1:1")) as proxy, browser(proxy.url) as client:
-            monkeypatch.setattr("slotproxy.payload.Payload.parse", broken)
+            monkeypatch.setattr("slotproxy.models.Models.check", broken)
             monkeypatch.setattr("slotproxy.models.Models.names", property(broken))
             answers = [
                 await client.post(CHAT, json=ask()),
