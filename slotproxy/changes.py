@@ -52,7 +52,7 @@ def _tls(old: TlsSettings | None, new: TlsSettings | None) -> Iterator[str]:
     if new is None:
         yield "tls: removed, new connections speak plain HTTP"
         return
-    what = "added, new connections speak HTTPS" if old is None else "another certificate or key"
+    what = "added, new connections speak HTTPS" if old is None else "another certificate"
     yield f"tls: {what}, valid until {day(new.expires)}"
     if trouble := new.trouble():
         yield f"tls: {trouble}"

@@ -28,7 +28,7 @@ _STEPS: Final = 10  # messages of a handshake each way; TLS 1.3 needs two
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """`digest` is of what both files held: a certificate that was renewed is another setting. Times since the epoch."""
+    """`digest` is of the certificate: one that was renewed is another setting. Times since the epoch."""
 
     certificate: Path
     key: Path
@@ -91,7 +91,7 @@ def tls_of(keys: TlsKeys | None, at: Place) -> TlsSettings | None:
     return TlsSettings(
         certificate=keys.certificate,
         key=path,
-        digest=hashlib.sha256(f"{certificate}\0{key}".encode()).hexdigest(),
+        digest=hashlib.sha256(certificate.encode()).hexdigest(),
         begins=ssl.cert_time_to_seconds(told["notBefore"]),
         expires=ssl.cert_time_to_seconds(told["notAfter"]),
         context=context,

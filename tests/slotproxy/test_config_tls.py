@@ -165,7 +165,7 @@ def test_a_reload_says_what_changes_for_new_connections(folder: Path) -> None:
     assert changes(server, read(folder)) == []
     until = "valid until 2120-01-01 00:00Z"
     assert changes(plain, server) == [f"tls: added, new connections speak HTTPS, {until}"]
-    assert changes(server, renewed) == [f"tls: another certificate or key, {until}"]
+    assert changes(server, renewed) == [f"tls: another certificate, {until}"]
     assert changes(server, plain) == ["tls: removed, new connections speak plain HTTP"]
     (_, trouble) = changes(server, read(folder, "expired.pem", "expired.key"))
     assert trouble.endswith("has expired on 2020-04-01 00:00Z: clients refuse it")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from slotproxy import daemon
 from slotproxy.addresses import is_loopback
 from slotproxy.claims import CannotServe, expect_private
 from slotproxy.config import ConfigError, SlotSettings, load
@@ -57,6 +61,21 @@ def test_a_name_that_leads_elsewhere_than_it_says_is_refused_once_it_is_bound() 
             expect_private(open_to_all, "localhost")
 
 
+async def test_a_daemon_whose_name_leads_elsewhere_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = await asyncio.to_thread(read, tmp_path, "localhost:9")
+    monkeypatch.setattr(daemon, "_signals", lambda *_: nullcontext())
+
+    async def elsewhere(*_: object) -> socket.socket:
+        return socket.create_server(("0.0.0.0", 0))
+
+    monkeypatch.setattr(daemon, "claim_port", elsewhere)
+    with pytest.raises(CannotServe, match=r"which is 0\.0\.0\.0 here"):
+        await daemon.serve(replace(settings, state=tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
+
+
 def test_mapped_addresses_mean_what_they_hold() -> None:
     assert is_loopback("::ffff:127.0.0.1")
     assert not is_loopback("::ffff:8.8.8.8")
@@ -69,6 +88,7 @@ def test_mapped_addresses_mean_what_they_hold() -> None:
         ([SlotSettings("anonymous", allow_remote=True)], False),
         ([SlotSettings("voice", keys=digests("sesame"))], False),
         ([SlotSettings("voice", keys=digests("sesame")), SlotSettings("anonymous")], True),
+        ([SlotSettings("phone", keys=digests("sesame"), by_path=True)], True),
     ],
 )
 def test_a_daemon_is_keyless_where_a_slot_without_a_key_is_not_for_others(

@@ -107,6 +107,38 @@ async def test_large_bodies_go_through_whole_both_ways_and_a_connection_is_kept(
     assert sums[2] == sums[3]
 
 
+async def test_a_client_that_pauses_gets_the_whole_stream_all_the_same() -> None:
+    large = [chunk(b": " + b"x" * 60_000 + b"\n\n") for _ in range(300)]
+    flood = saying(SSE, *large, chunk(DONE), b"0\r\n\r\n")
+    async with Upstream(flood) as up, proxied(engine(up.url), tls=SERVER) as proxy, secure(proxy.port) as client:
+        client.writer.transport.pause_reading()
+        await client.post(CHAT, ask(stream=True))
+        await eventually(lambda: len(up.seen) == 1)
+        await asyncio.sleep(0.2)  # it has filled what lies between
+        assert proxy.gate.view().in_flight == 1
+        client.writer.transport.resume_reading()
+        pieces: list[bytes] = []
+        async with asyncio.timeout(WITHIN):
+            while not b"".join(pieces[-2:]).endswith(b"\r\n0\r\n\r\n"):
+                pieces.append(await client.reader.read(MiB))
+                assert pieces[-1]
+        client.got = b"".join(pieces)
+        assert client.got.partition(b"\r\n\r\n")[2].count(b"x") == 300 * 60_000
+        assert DONE in client.got
+
+
+async def test_of_a_client_that_never_stops_asking_only_so_much_is_read_ahead() -> None:
+    nobody = engine("http://127.0.0.1:1")
+    async with proxied(nobody, tls=SERVER, opened=False) as proxy, secure(proxy.port) as client:
+        await client.post(CHAT, ask())
+        await eventually(lambda: proxy.gate.view().waiting == 1)
+        client.writer.write(get() * 500_000)
+        await asyncio.sleep(0.3)
+        (connection,) = proxy.connections
+        assert connection.conn.ahead < 1 * MiB
+        client.writer.transport.abort()
+
+
 # ------------------------------------------------------------------------------------------------ how it ends
 
 
@@ -213,7 +245,8 @@ async def test_a_stream_begun_by_pings_goes_on_and_ends_over_tls() -> None:
 # ------------------------------------------------------------------------------------------------ handshakes
 
 
-async def test_who_speaks_plain_http_is_told_so_with_a_clean_end() -> None:
+async def test_who_speaks_plain_http_is_told_so_with_a_clean_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotproxy.secured._FLUSH", 2 * WITHIN)  # the end comes first, and what is sent still is read
     async with proxied(engine("http://127.0.0.1:1"), tls=SERVER) as proxy, Client.at(proxy.port) as client:
         await client.post(CHAT, ask())
         async with asyncio.timeout(AT_ONCE):

@@ -78,7 +78,7 @@ def test_a_renewed_certificate_is_shown_after_a_reload_and_a_stream_goes_on(tmp_
 
                     show(tmp_path, "renewed")
                     taken = json.loads(slotctl(control, "reload", "--json").stdout)
-                    assert taken["changes"] == ["tls: another certificate or key, valid until 2120-01-01 00:00Z"]
+                    assert taken["changes"] == ["tls: another certificate, valid until 2120-01-01 00:00Z"]
                     with connected(listen) as other:
                         assert shown(other) == "renewed"
                     assert [line for line in lines if line][-1] == "data: [DONE]"
