@@ -32,7 +32,7 @@ class Handshake(asyncio.Protocol):
     """A connection from its first byte, and what its bytes are read by when they are read by HTTP.
 
     `make` gives who speaks HTTP over it, once it is secure. `most`: connections that may be open, more are just closed.
-    `mistaken` is what those are told who speak plain HTTP.
+    `mistaken` gives what those are told who speak plain HTTP.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Handshake(asyncio.Protocol):
         connections: Connections,
         *,
         most: int,
-        mistaken: bytes,
+        mistaken: Callable[[], bytes],
     ) -> None:
         self._context = context
         self._make = make
@@ -101,7 +101,7 @@ class Handshake(asyncio.Protocol):
     def _tell_mistaken(self) -> None:
         """Closed on unread bytes the words would be lost: so what comes is read, and dropped, for a moment."""
         self._over = True
-        self._raw.write(self._mistaken)
+        self._raw.write(self._mistaken())
         self._raw.write_eof()
         asyncio.get_running_loop().call_later(_FLUSH, self._raw.abort)
 

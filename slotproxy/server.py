@@ -173,7 +173,7 @@ def _door(context: Context) -> Any:
         if secure is None:
             return connection()
         open_now, most = given["server_state"].connections, for_clients() + _TOLD
-        return Handshake(secure, connection, open_now, most=most, mistaken=_mistaken())
+        return Handshake(secure, connection, open_now, most=most, mistaken=_mistaken)
 
     return meet
 
