@@ -73,12 +73,10 @@ def is_preflight(headers: Headers) -> bool:
 
 def from_a_page(headers: Headers, cors: CorsSettings) -> ApiError | None:
     """Why (403) a request without a key isn't let in: a web page that nobody named has sent it. None: it is."""
-    host = _text(value_of(headers, b"host")).lower()
-    for name, value in headers:
-        origin = _text(value).lower()
-        if name == b"origin" and not cors.allows(origin) and _is_foreign(origin, host):
-            return _foreign(origin)
-    return None
+    origins = [_text(value).lower() for name, value in headers if name == b"origin"]
+    host = _text(value_of(headers, b"host")).lower() if origins else ""
+    foreign = (origin for origin in origins if not cors.allows(origin) and _is_foreign(origin, host))
+    return next(map(_foreign, foreign), None)
 
 
 def by_a_foreign_name(headers: Headers, cors: CorsSettings) -> ApiError | None:
