@@ -88,6 +88,8 @@ _FIELDS = (
         b"te: trailers\r\n",
         b"trailer: x\r\n",
         b"origin: http://x\r\n",
+        b"origin: http://[\r\n",
+        b"origin: null\r\n",
         b"anthropic-version: 1\r\n",
     ),
 )
