@@ -168,7 +168,7 @@ class House:
         for pair in ninfer["pairs"].values():
             pair["command"] += ["--max-concurrency", str(SIDE_BY_SIDE), "--sim-workers", "24"]
         ninfer["env"] |= {"NINFER_SIM_REQUEST_LOG": str(self.folder / "ninfer.jsonl"), "NINFER_SIM_DECODE_MS": "4"}
-        ninfer["env"] |= {"NINFER_SIM_STOP_S": "0", "NINFER_SIM_PREFILL_TPS": "1e6"}
+        ninfer["env"] |= {"NINFER_SIM_STOP_S": "0", "NINFER_SIM_PREFILL_TPS": "1e6", "NINFER_SIM_PREFIXES": "0"}
         ninfer["concurrency"] = SIDE_BY_SIDE
         strata["env"] |= {"STRATA_SIM_REQUEST_LOG": str(self.folder / "strata.jsonl"), "STRATA_SIM_DECODE": "2"}
         strata["env"] |= {"STRATA_SIM_UNPIN": "0", "STRATA_SIM_FAULT_FILE": str(self.folder / "fault")}
