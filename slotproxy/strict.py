@@ -113,8 +113,6 @@ class _Lines(ReceiveBuffer):
             return None
         self.last = self._extract(end + 4)
         del self.last[-4:]
-        if odd := _odd(self.last, len(self.last)):
-            raise Unacceptable(odd)
         return self.last.split(b"\r\n")
 
 

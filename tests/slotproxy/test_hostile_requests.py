@@ -196,6 +196,12 @@ async def test_what_is_odd_and_clear_is_served(house: House, name: str) -> None:
     assert not seen.all(b"transfer-encoding")
 
 
+async def test_what_one_request_may_have_of_framing_the_next_may_have_as_well(house: House) -> None:
+    sent = chunks(b"e;" + b"x" * 12_000 + b"\r\n" + BODY + b"\r\n0\r\n\r\n")
+    found = await house.says(sent, sent, sent.replace(HOST, HOST + b"connection: close\r\n"))
+    assert [status for status, _, _ in found] == [200, 200, 200]
+
+
 async def test_the_id_and_the_protocol_of_what_cannot_be_read_are_taken_where_they_are_seen(house: House) -> None:
     sent = b"POST %b HTTP/1.1\r\nX-Request-Id:  mine-7 \r\nbad header: x\r\n\r\n" % MESSAGES.encode()
     [(_, headers, body)] = await house.says(sent)
