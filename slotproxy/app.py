@@ -23,6 +23,7 @@ from engines.spec import Api, Engine
 from slotproxy.arrival import STOPPING, bad_target, origin_form, request_id
 from slotproxy.cors import Cors, by_a_foreign_name, from_a_page, is_preflight
 from slotproxy.gate import SlotGate
+from slotproxy.headers import Headers
 from slotproxy.house import House, Patience
 from slotproxy.in_force import InForce
 from slotproxy.linger import Linger
@@ -87,6 +88,10 @@ class ClientPort:
         self._paths = client_paths(engines)
         through = (path for engine in engines.values() for path in engine.passthrough)
         self._passthrough = frozenset(through).difference(self._paths)
+
+    def for_pages(self, origin: bytes) -> Headers:
+        """What a page of this origin is told beside an answer that isn't ours, see `slotproxy.unread`."""
+        return self._cors.allowed(origin)
 
     def end(self) -> None:
         """Shut down for good: who waits, or is still sending, is answered. Requests in flight go on, see the gate."""

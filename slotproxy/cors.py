@@ -34,7 +34,7 @@ class Cors:
         """`send`, with what the page that asks needs to read the answer, whatever the answer is."""
         if not self._settings.origins:
             return send
-        added = [(b"vary", b"Origin"), *self._allowed(value_of(headers, b"origin"))]
+        added = self.allowed(value_of(headers, b"origin"))
 
         async def told(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -60,10 +60,14 @@ class Cors:
             answer.append((b"access-control-allow-private-network", b"true"))
         return answer
 
-    def _allowed(self, origin: bytes) -> Headers:
-        if not origin or not self._settings.allows(_text(origin)):
+    def allowed(self, origin: bytes) -> Headers:
+        """Whether a page of this origin may read the answer, where there is a page at all that may."""
+        if not self._settings.origins:
             return []
-        return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED)]
+        varies = (b"vary", b"Origin")
+        if not origin or not self._settings.allows(_text(origin)):
+            return [varies]
+        return [varies, (b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED)]
 
 
 def is_preflight(headers: Headers) -> bool:

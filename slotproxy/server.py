@@ -125,7 +125,7 @@ class Connection(H11Protocol):
                 self._deaf = True
                 return
             known = cycle.scope["state"].get("id", "")
-        self._turn_away(answer(error, self.conn.head, known))
+        self._turn_away(answer(error, self.conn.head, known, getattr(self.app, "for_pages", lambda _: [])))
 
     def _turn_away(self, words: bytes) -> None:
         """Say why, and leave the client a moment to read it: closed on unread bytes, the answer would be lost."""

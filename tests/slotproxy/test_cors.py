@@ -197,6 +197,17 @@ async def test_every_answer_of_ours_is_for_the_page_that_may_ask_and_for_no_othe
     assert b"Origin" in other.all(b"vary")
 
 
+@pytest.mark.parametrize(
+    ("status", "line"), [(431, b"x: " + b"y" * 70_000), (400, b"transfer-encoding: chunked"), (417, b"expect: more")]
+)
+async def test_what_is_refused_before_it_is_read_is_for_the_page_that_may_ask_too(status: int, line: bytes) -> None:
+    async with proxied(engine("http://127.0.0.1:1"), cors=CORS) as proxy:
+        told = await asked(proxy, "POST", CHAT, origin(PAGE), line)
+        other = await asked(proxy, "POST", CHAT, origin(OTHER), line)
+    assert (told.status, told.allowed) == (status, [PAGE.encode()])
+    assert (other.status, other.told, other.all(b"vary")) == (status, set(), [b"Origin"])
+
+
 @pytest.mark.parametrize(("origins", "allowed"), [({ANY}, {OTHER, "null"}), ({OPAQUE}, {"null"})])
 async def test_who_lets_everybody_in_has_them_all_told(origins: set[str], allowed: set[str]) -> None:
     async with Upstream(LEAKY) as up, proxied(engine(up.url), cors=CorsSettings(frozenset(origins))) as proxy:
