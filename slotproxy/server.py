@@ -102,6 +102,11 @@ class Connection(H11Protocol):
         super().timeout_keep_alive_handler()
         self._after("end", _FLUSH, self.transport.abort)
 
+    def shutdown(self) -> None:
+        """The server ends. Where the end of this connection has begun already, nothing is left to be said."""
+        if not self._deaf:
+            super().shutdown()
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._after("stuck", _STUCK, self.transport.abort)

@@ -350,3 +350,13 @@ async def test_new_connections_are_shown_the_renewed_certificate_and_old_ones_go
                 await plain.until(b'"status"')
             old.writer.write(get())
             await old.until(b'"status"')
+
+
+@pytest.mark.parametrize("secured", [False, True])
+async def test_the_servers_end_does_not_stumble_over_one_who_was_just_turned_away(secured: bool) -> None:
+    async with contextlib.AsyncExitStack() as clients:  # they outlive the server
+        async with proxied(engine("http://127.0.0.1:1"), tls=SERVER if secured else None) as proxy:
+            client = await clients.enter_async_context(secure(proxy.port) if secured else Client.at(proxy.port))
+            client.writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nexpect: more\r\n\r\n")
+            await client.until(b"}}")
+        assert not proxy.connections
