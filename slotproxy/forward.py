@@ -299,10 +299,10 @@ class Exchange:
 
 
 def _words(error: httpx.TransportError) -> str:
-    """What is to blame, without a byte of what came: parsers quote it."""
-    if not isinstance(error, httpx.RemoteProtocolError) or str(error).startswith(_HARMLESS):
-        return str(error) or type(error).__name__
-    return "what came is no HTTP"
+    """What is to blame, without a byte of what came or went: parsers quote it."""
+    if isinstance(error, httpx.ProtocolError) and not str(error).startswith(_HARMLESS):
+        return "what came is no HTTP" if isinstance(error, httpx.RemoteProtocolError) else "it can't be sent as HTTP"
+    return str(error) or type(error).__name__
 
 
 class _Error(msgspec.Struct):
