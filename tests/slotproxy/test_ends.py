@@ -163,7 +163,7 @@ STALLED = [(SSE + chunk(delta()), "truncated", "stalled"), (b"", "failed", "time
 @pytest.mark.parametrize(("so_far", "outcome", "how"), STALLED)
 async def test_silence_is_told_from_breaking_off(so_far: bytes, outcome: str, how: str) -> None:
     with logged() as lines:
-        async with Upstream(_begun(so_far)) as up, proxied(engine(up.url, profile=impatient(0.3))) as proxy:
+        async with Upstream(_begun(so_far)) as up, proxied(engine(up.url, profile=impatient(1.0))) as proxy:
             async with Client.at(proxy.port) as client:
                 await client.post(CHAT, ask(stream=True), b"connection: close")
                 await client.rest()
@@ -193,7 +193,7 @@ async def test_who_leaves_is_told_from_who_stays_and_reads_nothing() -> None:
             await talk.send(SSE, *[chunk(b": " + b"x" * 60_000 + b"\n\n")] * 1000)
 
     with logged() as lines:
-        async with Upstream(endless) as up, proxied(engine(up.url), patience=Patience(write=0.3)) as proxy:
+        async with Upstream(endless) as up, proxied(engine(up.url), patience=Patience(write=1.0)) as proxy:
             async with Client.at(proxy.port) as client:
                 await client.post(CHAT, ask(stream=True))
                 await proxy.counted(Outcome.CANCELLED, 1)

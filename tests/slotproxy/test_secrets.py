@@ -181,13 +181,16 @@ def test_what_is_no_request_at_all_is_not_quoted(house: Serve, said: str) -> Non
 
 
 def test_who_waits_leaves_is_cut_off_or_meets_a_death_is_not_quoted(house: Serve, client: httpx.Client) -> None:
-    assert house.slotctl("hold", "--for", "3s").returncode == 0
     in_pings = ["status 400", "status 503", "page 500", "no-media-type"]  # told in a stream that has begun
+    assert house.slotctl("hold").returncode == 0
     with ThreadPoolExecutor(len(in_pings)) as pool:
-        told = list(pool.map(lambda how: sent(client, how), in_pings))
-    assert all(one.startswith(": keep-alive") and PROMPT in one for one in told)
+        asked = [pool.submit(sent, client, how) for how in in_pings]
+        until(lambda: [one["sent"] > 0 for one in get(house.control, "/slots")["requests"]] == [True] * len(in_pings))
+        clean(house)
+        assert house.slotctl("release").returncode == 0
+    assert all(one.result().startswith(": keep-alive") and PROMPT in one.result() for one in asked)
     with pytest.raises(httpx.ReadTimeout):
-        client.post(CHAT, json=ASK, headers={"x-how": "silence"}, timeout=0.3)
+        client.post(CHAT, json=ASK, headers={"x-how": "silence"}, timeout=httpx.Timeout(LIMIT, read=0.3))
     until(lambda: ("cancelled", "left") in outcomes(house))
     before = len([line for line in house.log if line["event"] == "request"])
     sent(client, "death")
