@@ -13,6 +13,7 @@ from engines.spec import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from slotproxy.outcomes import Outcome
 from tests.slotproxy.rig import (
     SSE,
+    WITHIN,
     Client,
     Conversation,
     Proxy,
@@ -23,6 +24,7 @@ from tests.slotproxy.rig import (
     chunk,
     engine,
     proxied,
+    saying,
     whole,
 )
 from tests.slotproxy.streams import ENDS, LAST, PLAIN_SSE, Lockstep, event, marker
@@ -55,6 +57,19 @@ async def gaps(proxy: Proxy, path: str) -> list[float]:
         arrivals = [time.monotonic() async for _ in answer.aiter_raw()]
     assert len(arrivals) == 5
     return [late - early for early, late in itertools.pairwise(arrivals)]
+
+
+async def test_an_answer_on_a_kept_connection_waits_for_no_acknowledgement() -> None:
+    """Clients acknowledge late, after 40 ms, once a connection has been used for a while."""
+    async with Upstream(saying(whole(b"{}"))) as up, proxied(engine(up.url)) as proxy, Client.at(proxy.port) as client:
+        took = []
+        for n in range(1, 41):
+            began = time.monotonic()
+            await client.post(CHAT, ask())
+            while client.got.count(b"{}") < n:
+                client.got += await asyncio.wait_for(client.reader.read(65536), WITHIN)
+            took.append(time.monotonic() - began)
+    assert min(took[-20:]) < 0.03, "each of them is late"
 
 
 async def test_case_1_events_200_ms_apart_leave_200_ms_apart_in_every_protocol() -> None:
