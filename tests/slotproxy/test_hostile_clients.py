@@ -176,6 +176,18 @@ async def test_who_leaves_as_it_is_turned_away_is_no_fault_of_ours() -> None:
         await eventually(lambda: not proxy.connections)
 
 
+@pytest.mark.parametrize("sent", [b"TRACE / HTTP/1.1\r\nhost: x\r\n\r\n", b"BAD\r\n\r\n", b"GET /hea", b""])
+async def test_the_end_of_the_server_is_no_trouble_whatever_a_connection_has_come_to(sent: bytes) -> None:
+    async with proxied(engine(NOBODY)) as proxy, Client.at(proxy.port) as client:
+        client.writer.write(sent)
+        if sent.endswith(b"\r\n"):
+            await client.until(b"}}")
+        await eventually(lambda: len(proxy.connections) == 1)
+        [connection] = proxy.connections
+        connection.shutdown()
+        await eventually(lambda: not proxy.connections)
+
+
 # -------------------------------------------------------------------------------------------------- in a hurry
 
 

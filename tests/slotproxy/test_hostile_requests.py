@@ -196,6 +196,11 @@ async def test_what_is_odd_and_clear_is_served(house: House, name: str) -> None:
     assert not seen.all(b"transfer-encoding")
 
 
+async def test_who_speaks_tls_to_a_plain_port_is_told_so(house: House) -> None:
+    [(_, _, body)] = await house.says(REFUSED["TLS"][0])
+    assert "http://" in json.loads(body)["error"]["message"]
+
+
 async def test_what_one_request_may_have_of_framing_the_next_may_have_as_well(house: House) -> None:
     sent = chunks(b"e;" + b"x" * 12_000 + b"\r\n" + BODY + b"\r\n0\r\n\r\n")
     found = await house.says(sent, sent, sent.replace(HOST, HOST + b"connection: close\r\n"))
