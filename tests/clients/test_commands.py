@@ -12,7 +12,7 @@ from tests.clients.answers import read, same
 from tests.clients.commands import FROM_STDIN, Command, body_of, curl_command, every, fetch_command, needs, run
 from tests.clients.house import MODEL, NAMES, House
 
-ALSO_WHOLE = ("curl", "curl-http1.0", "curl-compressed", "wget", "fetch", "httpx", "aiohttp")
+ALSO_WHOLE = ("curl", "curl-http1.0", "curl-compressed", "wget", "httpx", "aiohttp")
 CHUNKED = ("curl-upload", "curl-chunked")
 TWICE = 3  # words of the answer to a client that asks again
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -148,16 +149,15 @@ def test_who_leaves_in_the_middle_of_an_answer_frees_its_place(leaves: Leaving, 
         assert house.count("over", how="cancelled") == before + 1
 
 
-@pytest.mark.parametrize(
-    "program", [pytest.param("curl", marks=needs("curl")), pytest.param("fetch", marks=needs("node"))]
-)
-def test_who_leaves_while_it_waits_for_the_card_is_never_sent_to_an_engine(program: str, house: House) -> None:
+@needs("curl")
+@needs("node")
+def test_who_leaves_while_it_waits_for_the_card_is_never_sent_to_an_engine(house: House) -> None:
     house.serve("strata")
-    target = Target(house.url, house.through.model, id=f"gone-{program}")
-    body = json.dumps(endless(target))
-    command = curl_command(target, "-N", "-d", body) if program == "curl" else fetch_command(target, endless(target))
+    targets = {name: replace(house.through, id=f"gone-{name}") for name in ("curl", "fetch")}
+    curl = curl_command(targets["curl"], "-N", "-d", json.dumps(endless(targets["curl"])))
+    fetch = fetch_command(targets["fetch"], endless(targets["fetch"]))
     with house.changing_to("ninfer"):
-        with running(command):  # the first ping has come
-            assert house.gate["waiting"] == 1
+        with running(curl), running(fetch):  # their first ping has come
+            assert house.gate["waiting"] == 2
         house.until(lambda: house.gate["waiting"] == 0)
-    assert house.received(f"gone-{program}") == 0
+    assert [house.received(str(one.id)) for one in targets.values()] == [0, 0]

@@ -100,7 +100,7 @@ def test_a_swap_waits_for_streams_in_flight_and_who_comes_meanwhile_for_the_swap
     assert {house.received(name) for name in [*running, "late"]} == {1}
 
 
-@pytest.mark.parametrize("command", every(["curl", "httpx"]))
+@pytest.mark.parametrize("command", every(["curl"]))
 def test_the_real_engine_takes_over_from_a_simulated_one_and_gives_back(command: Command, house: House) -> None:
     """Both ways, while somebody waits."""
     house.serve("ninfer")
