@@ -271,7 +271,7 @@ async def test_case_17_three_in_a_tight_loop_keep_a_fourth_waiting_for_a_few_tur
     slot_of: Callable[[str], str], priority: int, bound: int
 ) -> None:
     """Case 17: the bound is in turns. Two more may go while it is on its way to the line."""
-    strict = Strict(seconds=0.01)
+    strict = Strict(seconds=0.02)
     names = {slot_of(user) for user in (*LOOPS, "fourth")}
     slots = {name: slot(name, 0 if name == "fourth" else priority) for name in names}
     async with Upstream(strict) as up, proxied(engine(up.url), slots=slots) as proxy, browser() as client:

@@ -265,6 +265,22 @@ async def test_case_9_neighbour_in_every_protocol_an_engines_error_is_handed_on_
     assert client.body == stream
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_case_9_neighbour_an_engine_that_dies_of_the_error_it_has_told_is_not_told_of_again(path: str) -> None:
+    error = b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"x"}}\n\n'
+
+    async def behave(talk: Conversation, _: Seen) -> None:
+        await talk.send(SSE, chunk(event(path)), chunk(error))
+
+    async with Upstream(behave) as up, proxied(engine(up.url)) as proxy, Client.at(proxy.port) as client:
+        await client.post(path, question(path))
+        await client.rest()
+        await eventually(lambda: sum(proxy.outcomes.counts.values()) == 1)
+        assert not proxy.outcomes.counts[Outcome.SERVED]
+    assert client.body == event(path) + error
+    assert not client.ended_whole
+
+
 async def test_case_9_neighbour_an_error_that_the_model_only_talks_about_is_none() -> None:
     stream = event(CHAT, r"\"error\": {\"message\": \"x\"}") + b'data: {"error": null, "choices": []}\n\n' + DONE
     async with Upstream(saying(PLAIN_SSE, stream)) as up, proxied(engine(up.url)) as proxy, browser() as client:
