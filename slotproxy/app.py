@@ -121,7 +121,7 @@ class ClientPort:
             if not linger.started:
                 await _refuse(scope, _broke())(scope, linger.receive, with_id(send, scope))
             elif ABORT in state:
-                state[ABORT]()
+                state[ABORT](True)
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         match self._who(scope):

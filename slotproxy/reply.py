@@ -22,7 +22,9 @@ from slotproxy.protocols import EVENT_STREAM_HEADERS, ApiError, error_body, erro
 
 Headers = list[tuple[bytes, bytes]]
 ABORT = "slotproxy.abort"
-"""Where `slotproxy.server` puts the function that ends a connection, in the scope's `state`."""
+"""Where `slotproxy.server` puts the function that ends a connection, in the scope's `state`. It is told whether nothing
+in the answer says that it is broken.
+"""
 
 _LAST_WORDS = 1.0  # seconds that the client has to take the last event of a broken stream
 
@@ -41,7 +43,7 @@ class Reply:
         self._receive = receive
         self._send_message = send
         self._write_limit = write_limit
-        self._abort: Callable[[], None] | None = scope.get("state", {}).get(ABORT)
+        self._abort: Callable[[bool], None] | None = scope.get("state", {}).get(ABORT)
 
     async def start(self, status: int, headers: Headers, *, events: bool, packed: bool = False) -> None:
         """Status and headers. `events`: the body is a stream of events that we can read, and add to unless `packed`."""
@@ -103,7 +105,7 @@ class Reply:
         """End the connection without the final chunk, or in the middle of the announced length."""
         if self._abort is None:
             return  # a server that isn't ours: it closes the connection when it sees that the answer isn't complete
-        self._abort()
+        self._abort(self.observer is None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * _LAST_WORDS):
                 await gone(self._receive)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -144,12 +145,17 @@ class Connection(H11Protocol):
             with contextlib.suppress(OSError):  # it has left meanwhile
                 self.transport.write_eof()
 
-    def _abort(self) -> None:
+    def _abort(self, silent: bool = False) -> None:
+        """`silent`: nothing in the answer says that it is broken. A client of HTTP/1.0, which waits for no last chunk,
+        can tell it by a reset alone.
+        """
         if self._deaf:
             return  # the end has begun already, and the client may still read
         if isinstance(self.transport, Secure):
             self.transport.cut()
         else:
+            if silent and self.conn.their_http_version == b"1.0":
+                _reset_at_its_end(self.transport)
             self.transport.close()
         self._after("end", _FLUSH, self.transport.abort)
 
@@ -160,6 +166,11 @@ class Connection(H11Protocol):
     def _stop(self, name: str) -> None:
         if timer := self._timers.pop(name, None):
             timer.cancel()
+
+
+def _reset_at_its_end(transport: asyncio.Transport) -> None:
+    sock: socket.socket = transport.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _full() -> bytes:

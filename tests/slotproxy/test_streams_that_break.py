@@ -215,6 +215,19 @@ async def test_case_8_neighbour_a_client_of_http_1_0_is_told_in_band_for_it_has_
     check_told(client, CHAT)
 
 
+async def test_case_8_neighbour_a_client_of_http_1_0_can_tell_a_cut_answer_that_is_no_stream_by_a_reset() -> None:
+    """Case 8: it waits for no last chunk and no length, so an ordinary end would look like the end of the answer."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
+    body = json.dumps(question(CHAT, stream=False)).encode()
+    async with Upstream(saying(head, chunk(b"the first half"))) as up, proxied(engine(up.url)) as proxy:
+        async with Client.at(proxy.port) as client:
+            client.writer.write(b"POST %b HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (CHAT.encode(), len(body), body))
+            with pytest.raises(ConnectionResetError):
+                await client.rest()
+        await proxy.counted(Outcome.TRUNCATED)
+    assert client.got.endswith(b"the first half")
+
+
 # ------------------------------------------------------------------------------------- 9: `[DONE]` after an error
 
 
