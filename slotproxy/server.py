@@ -126,7 +126,6 @@ class Connection(H11Protocol):
         known = ""
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True  # for the application its client has left
-            cycle.message_event.set()
             if cycle.response_started:
                 self._abort()
                 self._deaf = True
@@ -138,6 +137,7 @@ class Connection(H11Protocol):
         """Say why, and leave the client a moment to read it: closed on unread bytes, the answer would be lost."""
         self._deaf = True
         self._stop("head")
+        self._unset_keepalive_if_required()
         self.flow.resume_reading()
         self.transport.write(words)
         self._after("end", _FLUSH, self.transport.abort)

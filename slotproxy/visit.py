@@ -12,7 +12,7 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from engines.spec import Api, Engine, Settling
-from slotproxy.arrival import Held, read_body, request_id
+from slotproxy.arrival import Held, read_body
 from slotproxy.config import SlotSettings
 from slotproxy.conversation import conversation_of
 from slotproxy.credentials import without_keys
@@ -45,7 +45,7 @@ class Visit:
         self._scope = scope
         self._receive = receive
         self._api, self._protocol = api, PROTOCOLS[api]
-        self._record = Record(request_id(scope["headers"]), scope["path"])
+        self._record = Record(scope["state"]["id"], scope["path"])
         write = house.patience.write
         self._reply = Reply(scope, receive, send, api=api, record=self._record, write_limit=write)
         self._payload = Payload(b"", None)

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+import structlog
 
 from engines.spec import CHAT, MESSAGES
 from slotproxy import strict
 from tests.slotproxy.rig import Client, Proxy, Upstream, ask, chunk, engine, eventually, proxied, saying, whole
+from tests.slotproxy.test_arrival import room_of
 
 BODY = b'{"model": "m"}'
 LINE = b"POST %b HTTP/1.1\r\n" % CHAT.encode()
@@ -196,6 +198,18 @@ async def test_what_is_odd_and_clear_is_served(house: House, name: str) -> None:
     assert not seen.all(b"transfer-encoding")
 
 
+async def test_a_body_that_turns_out_bad_is_told_by_the_id_that_is_in_the_log(house: House) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with Client.at(house.proxy.port) as client:
+            client.writer.write(CHUNKED + b"\r\n5\r\nfirst\r\n")
+            await eventually(lambda: room_of(house.proxy).taken > 0)
+            client.writer.write(b"zz\r\n")
+            [(status, headers, _)] = answers(await client.rest())
+        await eventually(lambda: len(lines) == 1)
+    assert status == 400
+    assert headers[b"x-request-id"] == lines[0]["id"].encode()
+
+
 async def test_who_speaks_tls_to_a_plain_port_is_told_so(house: House) -> None:
     [(_, _, body)] = await house.says(REFUSED["TLS"][0])
     assert "http://" in json.loads(body)["error"]["message"]
@@ -234,6 +248,14 @@ async def test_a_bad_end_of_a_request_that_was_answered_already_ends_the_connect
         await client.rest()
     assert len(answers(client.got)) == 1
     await eventually(lambda: not house.proxy.tasks)
+
+
+async def test_what_would_be_refused_anyway_is_refused_once_where_its_body_is_bad_as_well(house: House) -> None:
+    with structlog.testing.capture_logs() as lines:
+        [(status, _, _)] = await house.says(chunks(b"zz\r\n").replace(CHAT.encode(), b"/nowhere"))
+        await eventually(lambda: not house.proxy.tasks and not house.proxy.connections)
+    assert status == 400
+    assert not [line for line in lines if line["log_level"] == "error"]
 
 
 async def test_what_comes_after_a_request_that_closes_is_no_request(house: House) -> None:
