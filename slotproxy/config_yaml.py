@@ -31,6 +31,8 @@ class Place:
         return Place(self.file, f"{self.keys}.{name}" if self.keys else name)
 
     def wrong(self, why: str) -> ConfigError:
+        """On one line, whatever characters a path in it has."""
+        why = "".join(each if each.isprintable() else repr(each)[1:-1] for each in why)
         return ConfigError(f"{self.file}: {self.keys}: {why}" if self.keys else f"{self.file}: {why}")
 
 

@@ -125,6 +125,12 @@ def put(path: str, value: object) -> Edit:
     return edit
 
 
+def test_a_path_with_an_end_of_line_in_it_is_shown_on_one_line(folder: Path) -> None:
+    document = box()
+    put("slots.agents.key_file", "a\rb\u2028c")(document)
+    assert refusal(folder, document).startswith(f"slots.agents.key_file: {folder}/a\\rb\\u2028c: No such file")
+
+
 def test_a_file_becomes_settings_with_the_profiles_facts_and_our_defaults(folder: Path) -> None:
     settings = read(folder, box())
     ninfer, strata, llama = (settings.engines[name] for name in ("ninfer", "strata", "llama"))
