@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import time
 
 import pytest
 
@@ -258,6 +259,35 @@ async def test_who_leaves_with_requests_sent_ahead_is_out_of_the_line_at_once() 
         proxy.gate.open("strata", 1)
         await asyncio.sleep(0.1)
         assert not up.seen
+
+
+@pytest.mark.parametrize("more", [b"\r\n", b"BAD\r\n\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"])
+async def test_what_comes_after_a_last_request_doesnt_disturb_it(more: bytes) -> None:
+    async with (
+        Upstream(numbered) as up,
+        proxied(engine(up.url), opened=False) as proxy,
+        Client.at(proxy.port) as client,
+    ):
+        client.writer.write(post(1, b"connection: close"))
+        await eventually(lambda: proxy.gate.view().waiting == 1)
+        client.writer.write(more)
+        await asyncio.sleep(0.1)
+        proxy.gate.open("strata", 1)
+        got = await client.rest()
+    assert got.startswith(b"HTTP/1.1 200 ")
+    assert got.count(b"HTTP/1.1 ") == 1
+
+
+async def test_who_writes_on_reads_why_the_body_was_refused() -> None:
+    def write_first(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), WITHIN) as client:
+            head = b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % CHAT.encode()
+            client.sendall(head + chunk(b"first") + b"zz\r\n" + b"x" * 5_000_000)
+            time.sleep(0.2)
+            return client.recv(65536)
+
+    async with proxied(engine(NOBODY)) as proxy:
+        assert (await asyncio.to_thread(write_first, proxy.port)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_what_is_sent_ahead_without_end_is_not_read_without_end() -> None:
