@@ -120,6 +120,11 @@ class TestSlices:
         for length in range(60):
             assert scanned(b'{"input":["' + b"x" * length + bad.encode() + b'"]}') is None
 
+    @pytest.mark.parametrize("bad", ["01", "1.", "tru", "+1", "-", "NaN", "1e", "0x1", "truefalse", "1 2", ""])
+    def test_what_is_no_value_is_none(self, bad: str) -> None:
+        for frame in ('{"a":%s}', '{"a":[%s]}', '{"a":{"b":%s},"c":0}'):
+            assert scanned((" " * 9 + frame % bad).encode()) == ({"a": b"[]"} if frame % bad == '{"a":[]}' else None)
+
     def test_what_lies_behind_is_refused_too(self) -> None:
         for rest in (b"x", b"}", b"{}", b",", b'"', b"\0"):
             assert scanned(b'{"a":"' + b"x" * 50 + b'"}' + b" " * 50 + rest) is None
@@ -140,7 +145,7 @@ def test_so_many_fields_and_no_more() -> None:
 
 def test_what_is_nested_too_deep_is_none() -> None:
     padding = b'"%b"' % (b"x" * scan.SLICE)
-    for depth, readable in ((DEEPEST - 1, True), (2 * DEEPEST, False), (1_000_000, False)):
+    for depth, readable in ((DEEPEST - 1, True), (DEEPEST + 9, False), (1_000_000, False)):
         raw = b'{"a":%b%b%b}' % (b"[" * depth, padding, b"]" * depth)
         assert (scanned(raw) is not None) == readable, depth
 
