@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import time
+from typing import Any
 
 import pytest
 
@@ -115,7 +116,9 @@ async def test_the_same_holds_for_the_second_request_of_a_connection() -> None:
 async def test_a_request_that_waits_longer_than_all_these_limits_is_served() -> None:
     up = Upstream(numbered)
     async with up, proxied(engine(up.url), opened=False) as proxy, Client.at(proxy.port) as client:
-        client.writer.write(post(1))
+        client.writer.write(post(1)[:30])
+        await asyncio.sleep(SHORT / 10)
+        client.writer.write(post(1)[30:])
         await asyncio.sleep(4 * SHORT)
         proxy.gate.open("strata", 1)
         await client.until(b'{"number": 1}')
@@ -175,6 +178,56 @@ async def test_who_leaves_as_it_is_turned_away_is_no_fault_of_ours() -> None:
         [connection] = proxy.connections
         connection._turn_away(b"words")
         await eventually(lambda: not proxy.connections)
+
+
+def small_buffers(connection: Any, most: int) -> None:
+    """The kernel takes next to nothing of what is sent there, and uvicorn hears of it past so many bytes."""
+    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection.transport.set_write_buffer_limits(high=most)
+
+
+MANY: dict[str, dict[str, str]] = {f"model-{number}": {} for number in range(3000)}
+LIST = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: %b\r\n\r\n"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("ends", [b"close", b"keep-alive"])
+async def test_the_last_bytes_that_nobody_takes_keep_no_connection(ends: bytes) -> None:
+    """They are in the server's buffer, too few for anybody to wait for them."""
+    async with proxied(engine(NOBODY), models=MANY) as proxy:
+        with socket.create_connection(("127.0.0.1", proxy.port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await eventually(lambda: len(proxy.connections) == 1)
+            [connection] = proxy.connections
+            small_buffers(connection, 100_000_000)
+            client.sendall(LIST % ends)
+            await eventually(lambda: not proxy.connections)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /", b"BAD\r\n\r\n"])
+async def test_nothing_is_kept_of_a_connection_that_is_gone(sent: bytes) -> None:
+    async with proxied(engine(NOBODY)) as proxy:
+        async with Client.at(proxy.port) as client:
+            client.writer.write(sent)
+            await eventually(lambda: len(proxy.connections) == 1)
+            [connection] = proxy.connections
+            await eventually(lambda: bool(connection._timers) if sent else True)
+        await eventually(lambda: not proxy.connections)
+        assert not connection._timers
+        assert connection.timeout_keep_alive_task is None
+
+
+async def test_who_has_paused_and_reads_on_is_not_ended_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_STUCK", SHORT)
+    async with proxied(engine(NOBODY), models=MANY) as proxy, Client.at(proxy.port) as client:
+        await eventually(lambda: len(proxy.connections) == 1)
+        [connection] = proxy.connections
+        small_buffers(connection, 4096)
+        client.writer.write(LIST % b"keep-alive")
+        await client.until(b"model-2999")
+        await asyncio.sleep(2 * SHORT)
+        client.writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        await client.until(b'"status":"ok"')
 
 
 @pytest.mark.parametrize("sent", [b"TRACE / HTTP/1.1\r\nhost: x\r\n\r\n", b"BAD\r\n\r\n", b"GET /hea", b""])
