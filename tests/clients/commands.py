@@ -61,7 +61,7 @@ def wget(target: Target, body: dict[str, Any]) -> bytes:
 
 def fetch_command(target: Target, body: dict[str, Any], **more: Any) -> list[str]:
     spec = {"url": target.url + CHAT, "headers": head(target), "body": json.dumps(body), **more}
-    return ["node", str(FETCH), json.dumps(spec)]
+    return ["node", "--no-warnings", str(FETCH), json.dumps(spec)]  # of Node 18: fetch was new then
 
 
 def fetch(target: Target, body: dict[str, Any]) -> bytes:
