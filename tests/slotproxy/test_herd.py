@@ -174,7 +174,7 @@ BODY = json.dumps(ask(text="x" * 1000)).encode()
 
 async def answer_of(proxy: Proxy, at_once: asyncio.Semaphore, kept: list[Client]) -> tuple[int, float, bytes]:
     """Status, how long it took in seconds, and head. Only so many connect at once; those who wait let others in."""
-    async with Client.at(proxy.port) as client, at_once:
+    async with at_once, Client.at(proxy.port) as client:
         await client.post(CHAT, BODY)
         began = time.monotonic()
         if len(kept) < KEPT:
