@@ -26,8 +26,9 @@ import structlog
 
 from engines.spec import MiB
 from slotproxy.config import Limits, SlotSettings
-from slotproxy.gate import SlotGate
-from tests.slotproxy.rig import RUN, engine, proxied
+from slotproxy.files import raise_limit
+from slotproxy.outcomes import Outcome
+from tests.slotproxy.rig import RUN, Proxy, engine, proxied
 
 PLACES = 64
 LIMITS = Limits(max_body=256 * MiB, max_waiting=20_000, max_waiting_bytes=4096 * MiB, first_ping=2.0, ping_every=2.0)
@@ -48,6 +49,8 @@ class Reading:
     busy: float  # the most that it computed meanwhile: what of the block isn't other programs' work
     cpu: float
     waiting: int
+    waiting_bytes: int
+    served: int  # since it began
 
 
 @dataclass
@@ -71,9 +74,11 @@ class Watch:
         await asyncio.sleep(10 * _TICK)  # what that took doesn't count
         self._before, self.block, self.busy, self._cpu = memory("VmRSS"), 0.0, 0.0, time.process_time()
 
-    def read(self, waiting: int) -> Reading:
+    def read(self, proxy: Proxy) -> Reading:
         cpu = time.process_time() - self._cpu
-        return Reading(self._before, memory("VmHWM"), memory("VmRSS"), self.block, self.busy, cpu, waiting)
+        view, served = proxy.gate.view(), proxy.outcomes.counts[Outcome.SERVED]
+        now, peak = memory("VmRSS"), memory("VmHWM")
+        return Reading(self._before, peak, now, self.block, self.busy, cpu, view.waiting, view.waiting_bytes, served)
 
 
 def _forget_peak() -> None:
@@ -144,20 +149,20 @@ async def _serve(url: str, places: int) -> None:
         watching = tasks.create_task(watch.run())
         _say({"port": proxy.port})
         async for order in orders:
-            _say(await _obey(order.decode().strip(), watch, proxy.gate, places))
+            _say(await _obey(order.decode().strip(), watch, proxy, places))
         watching.cancel()
 
 
-async def _obey(order: str, watch: Watch, gate: SlotGate, places: int) -> dict[str, object]:
+async def _obey(order: str, watch: Watch, proxy: Proxy, places: int) -> dict[str, object]:
     match order:
         case "mark":
             await watch.mark()
         case "read":
-            return dataclasses.asdict(watch.read(gate.view().waiting))
+            return dataclasses.asdict(watch.read(proxy))
         case "close":
-            gate.close()
+            proxy.gate.close()
         case "open":
-            gate.open("strata", places, RUN)
+            proxy.gate.open("strata", places, RUN)
     return {}
 
 
@@ -166,6 +171,7 @@ def _say(fact: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
+    raise_limit()
     with Path(os.devnull).open("w") as nowhere:
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(nowhere))
         asyncio.run(_serve(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else PLACES))

@@ -1,4 +1,4 @@
-"""1,000 clients that wait through a swap, for an engine with one place. A real `slotproxy serve` and real engines."""
+"""1,000 clients that wait: through a swap, for an engine with one place, or until all of them leave."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ import pytest
 import yaml
 
 from engines.spec import CHAT
+from slotproxy.files import raise_limit
+from tests.bench import waiting as crowd
+from tests.bench.house import House
+from tests.bench.upstream import upstream
 from tests.slotproxy.programs import LIMIT, Json, Serve, chat, ended_engines, get, quick_house, until
 
 CLIENTS = 1000
@@ -113,6 +117,7 @@ def check_engine(asked: list[Json], order: list[str]) -> None:
 def test_1000_clients_that_wait_through_a_swap_are_answered_in_order_and_none_twice(
     serve: Serve, tmp_path: Path
 ) -> None:
+    raise_limit()
     clients, port = Clients(), int(serve.url.rpartition(":")[2])
     with ThreadPoolExecutor(2) as pool, asyncio.Runner() as runner:
         with httpx.stream("POST", serve.url + CHAT, json=chat(10_000, stream=True), timeout=LIMIT) as busy:
@@ -134,3 +139,30 @@ def test_1000_clients_that_wait_through_a_swap_are_answered_in_order_and_none_tw
     logging.getLogger(__name__).info("from the first answer to the last: %.1f s", told[-1]["time"] - told[0]["time"])
     assert serve.status()["gate"]["waiting_bytes"] == 0
     assert [each for each in serve.log if each["level"] == "error"] == []
+
+
+async def test_1000_clients_that_leave_at_once_free_their_places_and_bytes_and_are_never_sent() -> None:
+    """Real sockets; the proxy and its engine are processes of their own."""
+    raise_limit()
+    async with upstream() as port, House.at(f"http://127.0.0.1:{port}", "1") as house:
+        await house.tell("close")
+        clients = [crowd.Client(house.port, crowd.asking(stream=n % 2 == 1)) for n in range(CLIENTS)]
+        for client in clients:
+            await client.come()
+        assert (await crowd.until_waiting(house, CLIENTS)).waiting_bytes > CLIENTS
+        await house.mark()
+        for client in clients:
+            client.leave()
+        async with asyncio.timeout(LIMIT):
+            while (left := await house.read()).waiting:  # noqa: ASYNC110  (it is another process)
+                await asyncio.sleep(0.05)
+        assert left.waiting_bytes == 0
+        await house.tell("open")
+        last = crowd.Client(house.port, crowd.asking(stream=False))
+        await last.come()
+        await asyncio.wait_for(last.answered(), LIMIT)
+        last.leave()
+        async with asyncio.timeout(LIMIT):
+            while not (read := await house.read()).served:  # noqa: ASYNC110  (it is another process)
+                await asyncio.sleep(0.05)
+        assert read.served == 1, "none of those who left was sent"
