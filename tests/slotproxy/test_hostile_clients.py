@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 import time
 from typing import Any
 
@@ -205,13 +206,17 @@ async def test_the_last_bytes_that_nobody_takes_keep_no_connection(ends: bytes) 
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /", b"BAD\r\n\r\n"])
-async def test_nothing_is_kept_of_a_connection_that_is_gone(sent: bytes) -> None:
+@pytest.mark.parametrize("resets", [False, True])
+async def test_nothing_is_kept_of_a_connection_that_is_gone(sent: bytes, resets: bool) -> None:
     async with proxied(engine(NOBODY)) as proxy:
         async with Client.at(proxy.port) as client:
             client.writer.write(sent)
             await eventually(lambda: len(proxy.connections) == 1)
             [connection] = proxy.connections
             await eventually(lambda: bool(connection._timers) if sent else True)
+            if resets:
+                never = struct.pack("ii", 1, 0)
+                client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, never)
         await eventually(lambda: not proxy.connections)
         assert not connection._timers
         assert connection.timeout_keep_alive_task is None
