@@ -7,10 +7,11 @@ import random
 import sys
 from collections.abc import Callable
 
-from tests.fuzz import answers, event_streams, http_surface
+from tests.fuzz import answers, bodies, event_streams, http_surface
 
 SURFACES: dict[str, Callable[[float, int], str]] = {
     "answers": answers.fuzz,
+    "bodies": bodies.fuzz,
     "http": http_surface.fuzz,
     "sse": event_streams.fuzz,
 }
