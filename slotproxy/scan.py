@@ -27,7 +27,8 @@ MOST_FIELDS = 1024  # of the object itself: each takes memory
 DEEPEST = 500  # containers in one another; engines' decoders have such limits, too
 
 _GAP = rb"[ \t\n\r]*+"
-_BEGIN = re.compile(_GAP + rb"\{" + _GAP + rb'(?=["}])')
+_MARK = rb"(?:\xef\xbb\xbf)?+"  # the byte order mark, which files bring along: engines take it, the decoder doesn't
+_BEGIN = re.compile(_MARK + _GAP + rb"\{" + _GAP + rb'(?=["}])')
 _NAME = re.compile(rb'("(?:[^"\\]++|\\.)*+")' + _GAP + rb":" + _GAP + rb"(?=.)", re.DOTALL)
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]++(?=[ \t\n\r,}])")
 _COMMA = re.compile(_GAP + rb"," + _GAP + rb'(?=")')

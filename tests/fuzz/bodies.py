@@ -13,7 +13,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import hypothesis
+import structlog
 from hypothesis import strategies as st
+from structlog.typing import EventDict
 
 from engines.spec import CHAT
 from slotproxy.config import SlotSettings
@@ -24,14 +26,14 @@ from tests.slotproxy.rig import Client, Proxy, Upstream, chunk, engine, proxied,
 Members = list[tuple[bytes, bytes]]  # names, in their quotes, and values, as they are written
 CALLED = "the-engine's-own-name"
 OTHERS = {"temperature": 0, "chat_template_kwargs": {"enable_thinking": False, "nested": {"depth": 1}}}
-_SPACE = b" \t\r\n"
+_SPACE, _MARK = b" \t\r\n", b"\xef\xbb\xbf"
 
 # -------------------------------------------------------------------------------------------------- the slow tokenizer
 
 
 def members(text: bytes) -> Members:
     """Of an object, which may have white space around it."""
-    text = text.strip(_SPACE)
+    text = text.removeprefix(_MARK).strip(_SPACE)
     assert text[:1] == b"{", text
     assert text[-1:] == b"}", text
     found = []
@@ -156,7 +158,7 @@ def bodies(draw: st.DrawFn) -> Body:
         found = [*found, (draw(st.sampled_from(_MODEL)), model)]
     if len(found) > 1 and draw(st.booleans()):
         found = [found[-1], *found[:-1]] if found[-2][1] != b'"other"' else found
-    text = draw(_gap) + _object(found, draw(_gap)) + draw(_gap)
+    text = draw(st.sampled_from([b"", b"", _MARK])) + draw(_gap) + _object(found, draw(_gap)) + draw(_gap)
     cuts = draw(st.lists(st.integers(0, len(text)), max_size=4))
     return Body(text, cut(text, cuts), draw(st.booleans()))
 
@@ -197,8 +199,8 @@ def _compare_defaults(said: bytes | None, came: bytes, default: object) -> None:
 class Desk:
     """The proxy, and the engine's socket behind it."""
 
-    def __init__(self, proxy: Proxy, upstream: Upstream) -> None:
-        self._proxy, self._upstream = proxy, upstream
+    def __init__(self, proxy: Proxy, upstream: Upstream, log: list[EventDict]) -> None:
+        self._proxy, self._upstream, self._log = proxy, upstream, log
 
     async def check(self, body: Body) -> None:
         async with Client.at(self._proxy.port) as client:
@@ -207,6 +209,7 @@ class Desk:
         assert got.startswith(b"HTTP/1.1 200 "), (body.text, got)
         (seen,) = self._upstream.seen
         self._upstream.seen.clear()
+        self._log.clear()
         try:
             compare(body.text, seen.body)
         except AssertionError as error:
@@ -228,7 +231,8 @@ async def desk() -> AsyncIterator[Desk]:
     slots = {"anonymous": SlotSettings("anonymous", defaults=OTHERS)}
     upstream = Upstream(saying(whole(b"{}")))
     async with upstream, proxied(engine(upstream.url), models={"m": {"strata": CALLED}}, slots=slots) as proxy:
-        yield Desk(proxy, upstream)
+        with structlog.testing.capture_logs() as log:
+            yield Desk(proxy, upstream, log)
 
 
 def examples(count: int, seed: int) -> None:

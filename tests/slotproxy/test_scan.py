@@ -125,6 +125,16 @@ class TestSlices:
         for frame in ('{"a":%s}', '{"a":[%s]}', '{"a":{"b":%s},"c":0}'):
             assert scanned((" " * 9 + frame % bad).encode()) == ({"a": b"[]"} if frame % bad == '{"a":[]}' else None)
 
+    def test_one_byte_order_mark_may_stand_before_it(self) -> None:
+        mark, rest = b"\xef\xbb\xbf", b' {"a":1, "b":"' + b"x" * 50 + b'"}'
+        assert scanned(rest) is not None
+        assert scanned(mark + rest) == scanned(rest)
+        assert Payload.parse(mark + rest).changed(None, {}) == [mark + rest]
+        changed = b"".join(Payload.parse(mark + b'{"model":"m"}').changed("n", {}))
+        assert changed == b'{"model":"n"}'
+        for wrong in (mark * 2 + rest, b" " + mark + rest, mark[:2] + rest, mark):
+            assert scanned(wrong) is None
+
     def test_what_lies_behind_is_refused_too(self) -> None:
         for rest in (b"x", b"}", b"{}", b",", b'"', b"\0"):
             assert scanned(b'{"a":"' + b"x" * 50 + b'"}' + b" " * 50 + rest) is None
