@@ -152,6 +152,7 @@ def _compare_headers(sending: Sending, got: Got, version: bytes) -> None:
         expected.append((b"content-length", b"%d" % len(answer.body)))
     came = [(name, value) for name, value in got.headers if name not in own]
     assert came == expected
+    assert {name for name, _ in got.headers} & {*_HOP_BY_HOP} <= {b"connection", b"transfer-encoding"}
     framing = [name for name, _ in got.headers if name in (b"content-length", b"transfer-encoding")]
     assert len(framing) <= 1
     assert framing or version == b"1.0" or answer.code == 204

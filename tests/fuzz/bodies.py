@@ -138,7 +138,7 @@ _values = st.recursive(
 _inner = st.lists(
     st.tuples(st.sampled_from([b'"enable_thinking"', b'"nested"', b'"other"', rb'"n\u0065sted"']), _values), max_size=3
 )
-_kwargs = st.one_of(_values, st.builds(_object, _inner, _gap))
+_kwargs = st.one_of(st.just(b"null"), _values, st.builds(_object, _inner, _gap))
 
 
 @dataclass(frozen=True, slots=True)

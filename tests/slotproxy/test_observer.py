@@ -100,6 +100,12 @@ def test_what_cannot_be_read_as_an_object_is_neither_an_error_nor_a_fault_of_our
         assert (observer.complete, observer.failed, observer.events) == (False, False, 1)
 
 
+def test_the_name_that_all_events_have_by_default_says_no_more_than_none() -> None:
+    assert after(Api.MESSAGES, b'event: message\ndata: {"type":"message_stop"}\n\n').complete
+    assert after(Api.RESPONSES, b'event: message\ndata: {"type":"response.failed"}\n\n').failed
+    assert not after(Api.MESSAGES, b'event: other\ndata: {"type":"message_stop"}\n\n').complete
+
+
 # ----------------------------------------------------------------------------------------------- huge and hostile
 
 
