@@ -35,7 +35,7 @@ class Read:
     @property
     def path(self) -> bytes:
         """As the target means it: of an absolute one what follows the host, without the query, decoded."""
-        found = re.fullmatch(rb"(?:[a-zA-Z]*:?//[^/?]*)?([^?]*)(?:\?.*)?", self.target)
+        found = re.fullmatch(rb"(?:(?i:https?)://[^/?]*)?([^?]*)(?:\?.*)?", self.target)
         return unquote_to_bytes(found[1] if found else self.target)
 
     def all(self, name: bytes) -> list[bytes]:

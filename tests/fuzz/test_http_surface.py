@@ -33,7 +33,8 @@ def test_the_strict_reader_reads_what_is_to_the_letter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "path"), [("/a?b", "/a"), ("http://x:1/%61?b", "/a"), ("*", "*"), ("x:1", "x:1"), ("http://x", "")]
+    ("target", "path"),
+    [("/a?b", "/a"), ("http://x:1/%61?b", "/a"), ("*", "*"), ("x:1", "x:1"), ("http://x", ""), ("///a", "///a")],
 )
 def test_the_strict_reader_knows_what_a_target_means(target: str, path: str) -> None:
     assert Read(b"GET", target.encode(), (), b"").path == path.encode()
