@@ -177,14 +177,7 @@ class House:
         assert not self.extra, self.extra
         for each in self.up.seen:
             _check_request(each)
-        left = iter(meant)
-        for each in seen:
-            for request in left:
-                if request.body == each.body:
-                    break
-                assert _may_be_refused(request), (seen, meant)
-            else:
-                raise AssertionError((seen, meant))
+        assert _fits([each.body for each in seen], meant), (seen, meant)
 
 
 async def _while_it_speaks(client: Client) -> None:
@@ -201,6 +194,14 @@ async def _while_it_speaks(client: Client) -> None:
 def _reaches_an_engine(request: Read) -> bool:
     upgrades = any(b"websocket" in value.lower() for value in request.all(b"upgrade"))
     return request.method == b"POST" and request.path in _ALLOWED and b"#" not in request.target and not upgrades
+
+
+def _fits(seen: list[bytes], meant: list[Read]) -> bool:
+    """Whether these bodies are those of the first requests, without some that may be refused."""
+    if not seen or not meant:
+        return not seen
+    as_meant = seen[0] == meant[0].body and _fits(seen[1:], meant[1:])
+    return as_meant or (_may_be_refused(meant[0]) and _fits(seen, meant[1:]))
 
 
 def _may_be_refused(request: Read) -> bool:
