@@ -25,6 +25,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("slotproxy")
 
 WITH_DOCKER = ("tests/system/", "tests/faults/test_docker", "tests/soak/")
+FIRST = (*WITH_DOCKER, "tests/swap/test_machine_walk.py")  # they take longest: nobody waits for them at the end
 OURS = ["slotproxy", "swap", "engines"]
 _blockbuster = BlockBuster(OURS)  # a blocking call counts if it comes from our own code
 
@@ -74,7 +75,10 @@ async def no_tasks_left() -> AsyncIterator[None]:
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]  # it is untyped
-    """Two processes run the tests: a file stays in one of them, and so does all that a Docker daemon is asked."""
+    """Several processes run the tests: a file stays in one of them, and so does all that a Docker daemon is asked.
+
+    They are three, on two cores: many a test waits.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
@@ -87,6 +91,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
     if os.environ.get("SLOTPROXY_TEST_DOCKER"):
         return
     reason = "SLOTPROXY_TEST_DOCKER is unset: set it to a Docker daemon's address, such as unix:///var/run/docker.sock"

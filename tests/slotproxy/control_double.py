@@ -308,7 +308,13 @@ def _stream(lines: AsyncIterator[dict[str, Any]]) -> Response:
 def _server(socket: Path, daemon: Daemon) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
-            daemon.app(), uds=str(socket), log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
+            daemon.app(),
+            uds=str(socket),
+            log_config=None,
+            log_level="error",
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=1,
         )
     )
 
