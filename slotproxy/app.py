@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engines.spec import Api, Engine
-from slotproxy.arrival import STOPPING, bad_target, origin_form, request_id
+from slotproxy.arrival import STOPPING, bad_target, new_id, origin_form, request_id
 from slotproxy.cors import Cors, by_a_foreign_name, from_a_page, is_preflight
 from slotproxy.gate import SlotGate
 from slotproxy.headers import Headers
@@ -112,6 +112,8 @@ class ClientPort:
         """A fault of our own is an answer like any other, and its line in the log quotes nobody."""
         state = scope.setdefault("state", {})
         state["id"] = request_id(scope["headers"])
+        if self._house.slots.is_key(state["id"]):
+            state["id"] = new_id()  # who mistook the header must not find it in a log
         send = self._cors.told(scope["headers"], linger.send)
         try:
             await self._request(scope, linger.receive, send)
@@ -201,8 +203,13 @@ def client_paths(engines: Mapping[str, Engine]) -> dict[str, Api]:
 def _rest(house: House) -> Starlette:
     """What is answered at once, always, also during a swap."""
 
-    async def health(_: Request) -> Response:
+    async def health(request: Request) -> Response:
+        """Why nobody is let in is told to those alone who may ask: it may name files, or quote an engine."""
         view = dataclasses.asdict(house.gate.view())
+        try:
+            house.slots.of(request.scope)
+        except ApiError:
+            return JSONResponse({"status": "ok", "gate": view["state"]})
         kept = {key: view[key] for key in ("engine", "reason", "waiting", "in_flight")}
         return JSONResponse({"status": "ok", "gate": view["state"], **kept})
 

@@ -27,7 +27,11 @@ _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 def request_id(headers: Headers) -> str:
     """The client's `X-Request-Id`, if it is one that may stand in a log; else a new one."""
     given = value_of(headers, b"x-request-id")
-    return given.decode() if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+    return given.decode() if _SANE_ID.fullmatch(given) else new_id()
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
 
 
 def origin_form(scope: Scope) -> Scope:

@@ -78,6 +78,8 @@ def is_preflight(headers: Headers) -> bool:
 def from_a_page(headers: Headers, cors: CorsSettings) -> ApiError | None:
     """Why (403) a request without a key isn't let in: a web page that nobody named has sent it. None: it is."""
     origins = [_text(value).lower() for name, value in headers if name == b"origin"]
+    if not origins and value_of(headers, b"sec-fetch-site") == b"cross-site":
+        return _foreign("of another site")  # a picture, or a link: browsers name no origin with these
     host = _text(value_of(headers, b"host")).lower() if origins else ""
     foreign = (origin for origin in origins if not cors.allows(origin) and _is_foreign(origin, host))
     return next(map(_foreign, foreign), None)

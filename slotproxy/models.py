@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slotproxy.config import EVERY_NAME
+from slotproxy.outcomes import End, Outcome
 from slotproxy.protocols import ApiError
 from slotproxy.units import show
 
@@ -30,7 +31,9 @@ class Models:
         if name is None or self.every_name or name in self._models:
             return
         known = ", ".join(self.names)
-        raise ApiError(404, f"no model is called {show(name)} here; there are: {known}", "model_not_found")
+        what = f"no model is called {show(name)} here; there are: {known}"
+        logged = End(Outcome.REFUSED, "model_not_found", "no model is called so")  # it may be anything
+        raise ApiError(404, what, "model_not_found", logged=logged)
 
     def sent_to(self, engine: str, name: str | None) -> str | None:
         """What `engine` calls the model. Raises ApiError (503) where only another engine has that name."""

@@ -21,6 +21,7 @@ from slotproxy.presence import ClientGone, gone
 from slotproxy.protocols import EVENT_STREAM_HEADERS, ApiError, error_body, error_event, id_headers, keep_alive
 
 Headers = list[tuple[bytes, bytes]]
+REFUSED = "slotproxy.refused"  # there: the error with which the server has turned a client away in mid-request
 ABORT = "slotproxy.abort"
 """Where `slotproxy.server` puts the function that ends a connection, in the scope's `state`. It is told whether nothing
 in the answer says that it is broken.

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from slotproxy.files import for_clients
 from slotproxy.protocols import ApiError
-from slotproxy.reply import ABORT
+from slotproxy.reply import ABORT, REFUSED
 from slotproxy.secured import READ, Handshake, Secure
 from slotproxy.strict import Strict, why
 from slotproxy.unread import answer
@@ -126,6 +126,7 @@ class Connection(H11Protocol):
         known = ""
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True  # for the application its client has left
+            cycle.scope["state"][REFUSED] = error
             if cycle.response_started:
                 self._abort()
                 self._deaf = True

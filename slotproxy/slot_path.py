@@ -24,8 +24,8 @@ def without_slot(scope: Scope) -> Scope:
     if match is None:
         return scope
     name, rest = unquote(match[1].decode("latin-1")), match[2] or b"/"
-    state = {**scope.get("state", {}), _NAME: name}
-    return {**scope, "raw_path": rest, "path": unquote(rest.decode("latin-1")), "state": state}
+    scope.setdefault("state", {})[_NAME] = name  # the server keeps this very dict
+    return {**scope, "raw_path": rest, "path": unquote(rest.decode("latin-1"))}
 
 
 def slot_named(scope: Scope) -> str | None:

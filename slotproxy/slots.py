@@ -54,6 +54,11 @@ class Slots:
         """
         return next(self._by_keys(headers), self._anonymous)
 
+    def is_key(self, text: str) -> bool:
+        """Whether somebody has put a slot's key where something else belongs."""
+        hashed = digest(text.encode())
+        return any(hmac.compare_digest(known, hashed) for known, _ in self._by_digest)
+
     def _named(self, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SlotSettings:
         """A slot that isn't there and one that needs its key are refused in the same words: names aren't told.
 

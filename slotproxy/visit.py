@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import math
+import re
 import time
 
 import structlog
@@ -24,7 +25,7 @@ from slotproxy.payload import Payload, Piece, not_json
 from slotproxy.places import Answer, Expired, Place, Refused, no_slot
 from slotproxy.presence import Beat, ClientGone, Cut, cut_off, gone, unless
 from slotproxy.protocols import ApiError
-from slotproxy.reply import Reply
+from slotproxy.reply import REFUSED, Reply
 from slotproxy.scan import Scan
 from slotproxy.settle import settle
 from slotproxy.slots import fields_for
@@ -32,7 +33,7 @@ from slotproxy.willing import Willing, willing
 from slotproxy.wire import PATHS, PROTOCOLS
 from swap.ends import Moment, Tried
 
-_LOGGED = 100  # characters of a model's name
+_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,100}")  # of a model; what isn't like one may be anything, and isn't logged
 _RETRY_LATER = 5.0  # seconds: whoever waited so long already may as well come back soon
 _AGAIN = (0.2, 1.0)  # seconds until a request that the engine can't have seen waits for a place again: at first, then
 
@@ -89,8 +90,7 @@ class Visit:
         except ApiError as error:
             await self._fail(error)
         except ClientGone as error:
-            whole = self._exchange is not None and self._exchange.whole  # many close as soon as they see the marker
-            self._end(End(Outcome.SERVED) if whole else End(Outcome.CANCELLED, error.how))
+            self._end(self._gone(error))
             await self._reply.abort()
         except Cut:
             what = "ended by the operator: the card is needed for another engine, or the proxy stops"
@@ -106,6 +106,15 @@ class Visit:
             log.error("a fault of slotproxy's own", id=self._record.id, **frames(error))
             what = "slotproxy itself failed; its log says more under this request's id"
             await self._fail(ApiError(500, what, "internal_error", outcome=Outcome.FAILED))
+
+    def _gone(self, error: ClientGone) -> End:
+        """How it ended with its client: that may have been turned away in the middle of its request."""
+        refused: ApiError | None = self._scope["state"].get(REFUSED)
+        if refused is not None:
+            self._record.status = self._record.status or refused.status
+            return End(Outcome.REFUSED, refused.code)  # the words may quote what came
+        whole = self._exchange is not None and self._exchange.whole  # many close as soon as they see the marker
+        return End(Outcome.SERVED) if whole else End(Outcome.CANCELLED, error.how)
 
     async def _fail(self, error: ApiError) -> None:
         self._record.status = self._record.status or error.status
@@ -204,8 +213,10 @@ class Visit:
         self._payload = Payload(body, scan.fields(body))
         if self._payload.fields is None and not self._house.models.every_name:
             raise not_json()
-        self._record.model = (self._payload.model or "")[:_LOGGED]
-        self._house.models.check(self._payload.model)
+        model = self._payload.model
+        self._house.models.check(model)
+        if model is not None and _NAME.fullmatch(model) and not self._house.slots.is_key(model):
+            self._record.model = model
 
     def _still(self, slot: SlotSettings) -> SlotSettings:
         """The slot as it is configured now: a reload may have come since. Raises ApiError where there is none left."""
