@@ -24,7 +24,7 @@ from slotproxy.scan import DEEPEST, MOST_FIELDS, Scan
 Piece: TypeAlias = bytes | bytearray | msgspec.Raw
 
 _ENCODE = msgspec.json.Encoder().encode
-_LONGEST = 1024 * 1024  # bytes of a model's name: to decode more would take others' time
+_LONGEST = 1024 * 1024  # bytes of a model's name, or of an object to add to: more would take others' time
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,9 @@ def _completed(said: msgspec.Raw | None, default: Any) -> list[Piece] | None:
         return [_ENCODE(default)]
     if not isinstance(default, Mapping) or bytes(memoryview(said)[:1]) != b"{":
         return None
+    if len(memoryview(said)) > _LONGEST:
+        what = f"an object that defaults of the slot are added to may have {_LONGEST} bytes; this one has more"
+        raise ApiError(400, what, "object_too_large")
     fields = Payload.parse(said).fields
     if fields is None:
         raise not_json()

@@ -23,7 +23,9 @@ Body: TypeAlias = bytes | bytearray | memoryview
 Fields: TypeAlias = dict[str, msgspec.Raw]
 
 SLICE = 64 * 1024  # bytes that are looked at in one step; no name, number or white space may be longer
-MOST_FIELDS = 1024  # of the object itself: each takes memory
+MOST_FIELDS = 1024  # of the object itself, those that come twice too: each takes memory and time
+_FIRST = 512  # bytes of a value that are looked at first: most are small, and to look at a slice for each takes long
+_WIDER = 8  # times as many, if it goes on
 DEEPEST = 500  # containers in one another; engines' decoders have such limits, too
 
 _GAP = rb"[ \t\n\r]*+"
@@ -71,6 +73,7 @@ class Scan:
         self._step: Callable[[Body], None] = self._begin
         self._bad = False
         self._found: dict[str, slice] = {}
+        self._count, self._window = 0, _FIRST
         self._name, self._start, self._open = "", 0, _TEXT  # of the field that has begun
 
     def advance(self, raw: Body) -> bool:
@@ -105,23 +108,37 @@ class Scan:
         if first in _FRONT:
             self._open = _TEXT if first == b'"' else _Open(first, _OPENED)
             self._at += 1
+            self._window = _FIRST
             self._step = self._inside
         else:
             _check(self._take(_SCALAR, raw)[0])
             self._end_field()
 
     def _inside(self, raw: Body) -> None:
-        with memoryview(raw) as view:
-            size, after = _checked(self._open, bytes(view[self._at : self._at + SLICE]))
+        size, after = self._look(raw)
         self._at += size
+        self._window *= _WIDER
         if after is None:
             self._end_field()
         else:
             self._open = after
 
+    def _look(self, raw: Body) -> tuple[int, _Open | None]:
+        """What gets nowhere in a small part of it may be longer."""
+        while True:
+            window = min(self._window, SLICE)
+            try:
+                with memoryview(raw) as view:
+                    return _checked(self._open, bytes(view[self._at : self._at + window]))
+            except NotJson:
+                if window == SLICE:
+                    raise
+                self._window *= _WIDER
+
     def _end_field(self) -> None:
         self._found[self._name] = slice(self._start, self._at)
-        if len(self._found) > MOST_FIELDS:
+        self._count += 1
+        if self._count > MOST_FIELDS:
             raise NotJson
         self._step = self._after
 

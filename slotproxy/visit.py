@@ -94,10 +94,10 @@ class Visit:
             await self._reply.abort()
         except Cut:
             what = "ended by the operator: the card is needed for another engine, or the proxy stops"
-            await self._fail(ApiError(503, what, "cut", _RETRY_LATER, Outcome.CUT))
+            await self._stopped(ApiError(503, what, "cut", _RETRY_LATER, Outcome.CUT))
         except asyncio.CancelledError:
             if self._cancelled and self._task is not None and self._task.uncancel() == 0:
-                await self._fail(ApiError(410, "cancelled by the operator", "cancelled", outcome=Outcome.CUT))
+                await self._stopped(ApiError(410, "cancelled by the operator", "cancelled", outcome=Outcome.CUT))
                 return
             self._end(End(Outcome.CUT, "stopping", "the proxy stops"))
             raise
@@ -115,6 +115,15 @@ class Visit:
             return End(Outcome.REFUSED, refused.code)  # the words may quote what came
         whole = self._exchange is not None and self._exchange.whole  # many close as soon as they see the marker
         return End(Outcome.SERVED) if whole else End(Outcome.CANCELLED, error.how)
+
+    async def _stopped(self, error: ApiError) -> None:
+        """By the operator; whose answer is whole need not hear of it, though its engine hasn't ended it yet."""
+        if self._exchange is None or not self._exchange.whole:
+            await self._fail(error)
+            return
+        self._end(End(Outcome.SERVED))
+        with contextlib.suppress(ClientGone):
+            await self._reply.end()
 
     async def _fail(self, error: ApiError) -> None:
         self._record.status = self._record.status or error.status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 
 import msgspec
@@ -189,3 +190,17 @@ def test_a_large_body_is_scanned_without_a_copy_of_it() -> None:
     assert fields
     assert memoryview(fields["image"]).nbytes > 8 << 20
     assert peak < 16 * scan.SLICE
+
+
+@pytest.mark.parametrize("field", [b'"a":[]', b'"a":""', b'"a":{}'])
+def test_many_small_fields_cost_little_wherever_they_stand(field: bytes) -> None:
+    """As many looks at a whole slice would take half a minute, and nobody else would have a turn."""
+    distinct = [field.replace(b"a", b"a%d" % number) for number in range(scan.MOST_FIELDS - 1)]
+    for fields in ([field] * 20_000, [*distinct, b'"z":["%b"]' % (b"x" * 2 * scan.SLICE)]):
+        raw, one = b"{%b}" % b",".join(fields), scan.Scan()
+        began = time.process_time()
+        while one.advance(raw):
+            pass
+        found = one.fields(raw)
+        assert time.process_time() - began < 2.0
+        assert (found is None) == (len(fields) > scan.MOST_FIELDS)
