@@ -32,10 +32,10 @@ def digests(*lines: str) -> frozenset[bytes]:
 
 
 def _digest_of(line: str, number: int) -> bytes:
-    if line.startswith(HASHED):
-        if not _DIGITS.fullmatch(line.removeprefix(HASHED)):
+    if line[: len(HASHED)].lower() == HASHED:
+        if not _DIGITS.fullmatch(line[len(HASHED) :]):
             raise BadKey(f"line {number} is no hash: the 64 hexadecimal digits of one follow {HASHED}")
-        found = bytes.fromhex(line.removeprefix(HASHED))
+        found = bytes.fromhex(line[len(HASHED) :])
         if found in _OF_NOTHING:
             raise BadKey(f"line {number} is the hash of an empty key: the command that made it had none")
         return found

@@ -57,6 +57,12 @@ def owner(settings: Settings, key: str) -> str | None:
     return slot.name if slot else None
 
 
+def test_a_hash_in_capitals_is_a_hash_and_opens_nothing_to_who_reads_it(box: Path) -> None:
+    (box / "capitals").write_text(hashed(KEY).upper())
+    settings = read(box, voice={"key_file": "capitals"})
+    assert (owner(settings, KEY), owner(settings, hashed(KEY).upper())) == ("voice", None)
+
+
 @pytest.mark.parametrize("where", [{"key_file": "plain"}, {"key_file": "hash"}, {"key_env": "VOICE_KEY"}])
 def test_a_key_is_read_from_a_file_or_the_environment_plain_or_hashed(box: Path, where: Mapping[str, str]) -> None:
     settings = read(box, voice=where)
